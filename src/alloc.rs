@@ -1,0 +1,326 @@
+//! The allocator of tensor blocks: size classes, recycling, accounts per category.
+//!
+//! Invariants. A block is 64-byte aligned and zeroed when it first leaves the system, and is initialised for ever after: recycled bytes
+//! are old bytes, so any read of a block is a read of initialised memory. A block has one owner: a `Block` or one free list.
+//! Small blocks are kept per thread, large ones in one list for all; what lies idle is bounded (`IDLE_SHARE`) and given back by `trim`.
+//! Accounts are kept per thread and added up when asked: nothing global is written on the way of a small operation.
+#![allow(unsafe_code)]
+use crate::error::{Error, Result};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::cell::{Cell, RefCell};
+use std::ptr::NonNull;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering::Relaxed};
+
+const ALIGN: usize = 64;
+/// Classes up to here live in per-thread lists.
+const SMALL: usize = 64 << 10;
+/// Blocks from here on come straight from the system's page mapper.
+const MAPPED: usize = 1 << 20;
+/// Blocks from here on ask for huge pages: page faults cost more than arithmetic.
+const HUGE: usize = 32 << 20;
+/// Idle large blocks are kept up to this many bytes, or up to as many as are live, whichever is more.
+const IDLE_FLOOR: usize = 256 << 20;
+const KEEP_PER_CLASS: usize = 64;
+/// Four classes per doubling: at most a quarter of a block is waste.
+const CLASSES: usize = 4 * 48;
+
+/// The size class that holds `bytes`, and the size of its blocks.
+#[inline]
+fn class_of(bytes: usize) -> (usize, usize) {
+    let n = bytes.max(ALIGN).next_multiple_of(ALIGN);
+    if n <= 4 * ALIGN {
+        return (n / ALIGN - 1, n);
+    }
+    let top = usize::BITS as usize - 1 - (n - 1).leading_zeros() as usize; // 2^top < n <= 2^(top+1)
+    let step = 1usize << (top - 2);
+    let size = n.next_multiple_of(step);
+    let quarter = (size - (1 << top)) / step; // 1..=4
+    (4 + (top - 8) * 4 + quarter - 1, size)
+}
+
+/// What the bytes are for; each is counted on its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Category {
+    /// Every storage that is alive.
+    Tensor = 0,
+    /// Storages that at least one saved slot of a graph holds (leaves that require grad not counted).
+    Saved = 1,
+    /// Number of storages alive.
+    Storages = 2,
+}
+const CATEGORIES: usize = 3;
+
+struct Global {
+    live: [AtomicI64; CATEGORIES],
+    peak: [AtomicI64; CATEGORIES],
+    idle: AtomicUsize,
+    allocations: AtomicI64,
+    recycled: AtomicI64,
+}
+static GLOBAL: Global = Global {
+    live: [const { AtomicI64::new(0) }; CATEGORIES],
+    peak: [const { AtomicI64::new(0) }; CATEGORIES],
+    idle: AtomicUsize::new(0),
+    allocations: AtomicI64::new(0),
+    recycled: AtomicI64::new(0),
+};
+/// One thread's part of the accounts since its last flush: the change, and the highest it stood.
+struct Account {
+    delta: [Cell<i64>; CATEGORIES],
+    high: [Cell<i64>; CATEGORIES],
+    free: RefCell<[Vec<NonNull<u8>>; SMALL_CLASSES]>,
+}
+const SMALL_CLASSES: usize = 4 + (16 - 8) * 4;
+/// A thread's change goes into the global account when it reaches this many bytes.
+const FLUSH: i64 = 1 << 20;
+
+impl Account {
+    #[inline]
+    fn add(&self, c: Category, bytes: i64) {
+        let (d, h) = (&self.delta[c as usize], &self.high[c as usize]);
+        let now = d.get() + bytes;
+        d.set(now);
+        if now > h.get() {
+            h.set(now);
+        }
+        if now.abs() >= FLUSH {
+            self.flush(c as usize);
+        }
+    }
+    fn flush(&self, c: usize) {
+        let before = GLOBAL.live[c].fetch_add(self.delta[c].get(), Relaxed);
+        GLOBAL.peak[c].fetch_max(before + self.high[c].get(), Relaxed);
+        self.delta[c].set(0);
+        self.high[c].set(0);
+    }
+}
+impl Drop for Account {
+    fn drop(&mut self) {
+        (0..CATEGORIES).for_each(|c| self.flush(c));
+        for (class, list) in self.free.get_mut().iter_mut().enumerate() {
+            for ptr in list.drain(..) {
+                // SAFETY: the list owned the block, which came from `alloc_zeroed` with this layout.
+                unsafe { dealloc(ptr.as_ptr(), layout_of(size_of_class(class))) }
+            }
+        }
+    }
+}
+thread_local! {
+    static ACCOUNT: Account = const { Account {
+        delta: [const { Cell::new(0) }; CATEGORIES], high: [const { Cell::new(0) }; CATEGORIES], free: RefCell::new([const { Vec::new() }; SMALL_CLASSES]),
+    } };
+}
+/// Counts bytes (or storages) of a category; negative when they go.
+#[inline]
+pub fn count(c: Category, bytes: i64) {
+    if ACCOUNT.try_with(|a| a.add(c, bytes)).is_err() {
+        let now = GLOBAL.live[c as usize].fetch_add(bytes, Relaxed) + bytes;
+        GLOBAL.peak[c as usize].fetch_max(now, Relaxed);
+    }
+}
+
+fn size_of_class(class: usize) -> usize {
+    if class < 4 {
+        return (class + 1) * ALIGN;
+    }
+    let (top, quarter) = ((class - 4) / 4 + 8, (class - 4) % 4 + 1);
+    (1 << top) + quarter * (1 << (top - 2))
+}
+fn layout_of(size: usize) -> Layout {
+    Layout::from_size_align(size, ALIGN).expect("a block size fits an address")
+}
+
+/// Idle large blocks, by class. `Send`: a free block has no other owner.
+struct Large(Vec<Vec<NonNull<u8>>>);
+// SAFETY: a free block is reachable through this list alone, which hands each pointer to one taker.
+unsafe impl Send for Large {}
+static LARGE: Mutex<Large> = Mutex::new(Large(Vec::new()));
+
+/// One block of memory, owned. `Send` and `Sync`: it is plain memory; who may touch it is `storage`'s affair.
+pub struct Block {
+    ptr: NonNull<u8>,
+    class: u32,
+}
+// SAFETY: the block owns plain memory and gives out nothing but its address.
+unsafe impl Send for Block {}
+// SAFETY: as above.
+unsafe impl Sync for Block {}
+
+impl Block {
+    /// A block of at least `bytes` bytes, recycled if there is one. Its content is unspecified but initialised.
+    #[inline]
+    pub fn new(bytes: usize) -> Result<Block> {
+        if bytes > isize::MAX as usize / 2 {
+            return Err(Box::new(Error::Memory { bytes: bytes as u128 }));
+        }
+        let (class, size) = class_of(bytes);
+        if class < SMALL_CLASSES
+            && let Ok(Some(ptr)) = ACCOUNT.try_with(|a| a.free.borrow_mut()[class].pop())
+        {
+            return Ok(Block { ptr, class: class as u32 });
+        }
+        Self::slow(class, size)
+    }
+    #[cold]
+    fn slow(class: usize, size: usize) -> Result<Block> {
+        if size > SMALL
+            && let Some(ptr) = LARGE.lock().unwrap_or_else(|e| e.into_inner()).0.get_mut(class).and_then(Vec::pop)
+        {
+            GLOBAL.idle.fetch_sub(size, Relaxed);
+            GLOBAL.recycled.fetch_add(1, Relaxed);
+            return Ok(Block { ptr, class: class as u32 });
+        }
+        GLOBAL.allocations.fetch_add(1, Relaxed);
+        let ptr = system(size).or_else(|| {
+            trim();
+            system(size)
+        });
+        ptr.map(|ptr| Block { ptr, class: class as u32 }).ok_or_else(|| Box::new(Error::Memory { bytes: size as u128 }))
+    }
+    #[inline]
+    pub fn ptr(&self) -> NonNull<u8> {
+        self.ptr
+    }
+    #[inline]
+    pub fn capacity(&self) -> usize {
+        size_of_class(self.class as usize)
+    }
+}
+impl Drop for Block {
+    #[inline]
+    fn drop(&mut self) {
+        let (class, ptr) = (self.class as usize, self.ptr);
+        if class < SMALL_CLASSES {
+            let kept = ACCOUNT.try_with(|a| {
+                let list = &mut a.free.borrow_mut()[class];
+                let room = list.len() < KEEP_PER_CLASS;
+                if room {
+                    list.push(ptr);
+                }
+                room
+            });
+            if kept != Ok(true) {
+                give_back(ptr, size_of_class(class));
+            }
+            return;
+        }
+        let size = size_of_class(class);
+        let live = GLOBAL.live[Category::Tensor as usize].load(Relaxed).max(0) as usize;
+        if GLOBAL.idle.load(Relaxed) + size > IDLE_FLOOR.max(live) {
+            return give_back(ptr, size);
+        }
+        GLOBAL.idle.fetch_add(size, Relaxed);
+        let mut large = LARGE.lock().unwrap_or_else(|e| e.into_inner());
+        if large.0.is_empty() {
+            large.0.resize_with(CLASSES, Vec::new);
+        }
+        large.0[class].push(ptr);
+    }
+}
+fn system(size: usize) -> Option<NonNull<u8>> {
+    if size < MAPPED {
+        // SAFETY: the size is not zero.
+        return NonNull::new(unsafe { alloc_zeroed(layout_of(size)) });
+    }
+    // SAFETY: an anonymous private mapping of our own choosing; the kernel zeroes it.
+    let p = unsafe { libc::mmap(std::ptr::null_mut(), size, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANON, -1, 0) };
+    if p == libc::MAP_FAILED {
+        return None;
+    }
+    #[cfg(target_os = "linux")]
+    if size >= HUGE {
+        // SAFETY: advice about the mapping just made.
+        unsafe { libc::madvise(p, size, libc::MADV_HUGEPAGE) };
+    }
+    NonNull::new(p.cast())
+}
+fn give_back(ptr: NonNull<u8>, size: usize) {
+    // SAFETY: the caller owned the block, which `system` made with this size.
+    unsafe {
+        if size < MAPPED {
+            dealloc(ptr.as_ptr(), layout_of(size));
+        } else {
+            libc::munmap(ptr.as_ptr().cast(), size);
+        }
+    }
+}
+/// Returns every idle large block, and this thread's small ones, to the system. Returns the bytes given back.
+pub fn trim() -> usize {
+    let lists = std::mem::take(&mut LARGE.lock().unwrap_or_else(|e| e.into_inner()).0);
+    let mut bytes = 0;
+    for (class, list) in lists.into_iter().enumerate() {
+        for ptr in list {
+            let size = size_of_class(class);
+            GLOBAL.idle.fetch_sub(size, Relaxed);
+            bytes += size;
+            give_back(ptr, size);
+        }
+    }
+    let small = ACCOUNT.try_with(|a| std::mem::replace(&mut *a.free.borrow_mut(), [const { Vec::new() }; SMALL_CLASSES]));
+    for (class, list) in small.into_iter().flatten().enumerate() {
+        for ptr in list {
+            bytes += size_of_class(class);
+            give_back(ptr, size_of_class(class));
+        }
+    }
+    bytes
+}
+
+/// What the accounts say. Exact for work of one thread; another thread's last `FLUSH` bytes may be missing until it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stats {
+    pub live: i64,
+    pub peak: i64,
+    pub saved: i64,
+    pub saved_peak: i64,
+    pub storages: i64,
+    pub idle: usize,
+    pub allocations: i64,
+    pub recycled: i64,
+}
+pub fn stats() -> Stats {
+    let _ = ACCOUNT.try_with(|a| (0..CATEGORIES).for_each(|c| a.flush(c)));
+    let (live, peak) = (|c: Category| GLOBAL.live[c as usize].load(Relaxed), |c: Category| GLOBAL.peak[c as usize].load(Relaxed));
+    Stats {
+        live: live(Category::Tensor),
+        peak: peak(Category::Tensor),
+        saved: live(Category::Saved),
+        saved_peak: peak(Category::Saved),
+        storages: live(Category::Storages),
+        idle: GLOBAL.idle.load(Relaxed),
+        allocations: GLOBAL.allocations.load(Relaxed),
+        recycled: GLOBAL.recycled.load(Relaxed),
+    }
+}
+/// Peaks start again from what is live now.
+pub fn reset_peak() {
+    stats();
+    for c in 0..CATEGORIES {
+        GLOBAL.peak[c].store(GLOBAL.live[c].load(Relaxed), Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    #[test]
+    fn classes_hold_what_they_promise_and_waste_at_most_a_quarter() {
+        let mut last = 0;
+        for bytes in (0..5000).chain((12..40).flat_map(|p| [(1usize << p) - 1, 1 << p, (1 << p) + 1, (1 << p) + (1 << (p - 1))])) {
+            let (class, size) = class_of(bytes);
+            assert!(size >= bytes && size == size_of_class(class), "{bytes}: class {class} of {size}");
+            assert!(bytes < 256 || size * 4 <= bytes * 5 + 4 * ALIGN, "{bytes} in {size}");
+            last = last.max(class);
+        }
+        assert!(last < CLASSES && class_of(SMALL).0 < SMALL_CLASSES && class_of(SMALL + 1).0 >= SMALL_CLASSES);
+    }
+    #[test]
+    fn a_freed_block_comes_back_zero_only_the_first_time() {
+        let b = Block::new(3 << 20).unwrap();
+        let at = b.ptr();
+        drop(b);
+        assert_eq!(Block::new(3 << 20).unwrap().ptr(), at);
+        assert!(Block::new(usize::MAX / 4).is_err());
+    }
+}

@@ -1,0 +1,13 @@
+//! stowgrad: tensors and autograd in which the values saved for backward belong to the user.
+//!
+//! The modules stand in layer order; a file names only its own layer or lower ones (`tests/layers.rs` checks it).
+// L0
+pub mod dtype;
+pub mod error;
+// L1
+pub mod alloc;
+pub mod array;
+pub mod layout;
+pub mod storage;
+// L2
+pub mod kernels;

@@ -1,0 +1,166 @@
+//! A storage: the bytes under one or more arrays. It owns a block of ours or a foreign handle, the version counter its arrays share,
+//! the count of saved slots that hold it, and the list of those who must be told before it is written (`Watcher`).
+//!
+//! Invariant: the bytes stay at one address for the storage's life. They are lent as typed slices by `array` alone, for the length of
+//! one kernel call; callers are serialised (the tape runs attached to the interpreter, kernels call no Python).
+#![allow(unsafe_code)]
+use crate::alloc::{Block, Category, count};
+use crate::error::Result;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
+use std::sync::{Arc, Mutex, Weak};
+
+/// Memory that somebody else owns (a numpy array, a torch tensor, a mapped file) and keeps alive and in place until dropped.
+///
+/// # Safety
+/// `ptr` must stay valid for reads (and writes, if `writable`) of `bytes` bytes, initialised, until the value is dropped.
+pub unsafe trait Foreign: Send + Sync {
+    fn ptr(&self) -> *mut u8;
+    fn bytes(&self) -> usize;
+    fn writable(&self) -> bool {
+        true
+    }
+}
+/// Must be told before bytes of a storage change: who holds values that the write would spoil.
+pub trait Watcher: Send + Sync {
+    /// The bytes `span` of the storage are about to be written. Called without any lock held.
+    fn before_write(&self, storage: &Arc<Storage>, key: u32, span: (usize, usize)) -> Result<()>;
+}
+/// A note on a storage: tell `who` if bytes `span` are written.
+pub struct Note {
+    pub who: Weak<dyn Watcher>,
+    pub key: u32,
+    pub span: (usize, usize),
+}
+
+enum Bytes {
+    Ours(Block),
+    Theirs(Box<dyn Foreign>),
+}
+pub struct Storage {
+    bytes: Bytes,
+    /// What the user asked for; the block may hold more.
+    size: usize,
+    version: AtomicU64,
+    /// Where the last write was recorded (see `tape`), 0 if nowhere.
+    pub written_at: AtomicU64,
+    /// Slots that hold it.
+    saved: AtomicU32,
+    /// Number of the epoch in which it was made (checkpoint frames begin epochs).
+    pub born: u32,
+    watched: AtomicBool,
+    notes: Mutex<Vec<Note>>,
+}
+impl Storage {
+    #[inline]
+    pub fn new(size: usize, born: u32) -> Result<Arc<Storage>> {
+        Ok(Self::make(Bytes::Ours(Block::new(size)?), size, born))
+    }
+    pub fn foreign(f: Box<dyn Foreign>, born: u32) -> Arc<Storage> {
+        let size = f.bytes();
+        Self::make(Bytes::Theirs(f), size, born)
+    }
+    #[inline]
+    fn make(bytes: Bytes, size: usize, born: u32) -> Arc<Storage> {
+        count(Category::Tensor, size as i64);
+        count(Category::Storages, 1);
+        Arc::new(Storage {
+            bytes,
+            size,
+            version: AtomicU64::new(0),
+            written_at: AtomicU64::new(0),
+            saved: AtomicU32::new(0),
+            born,
+            watched: AtomicBool::new(false),
+            notes: Mutex::new(Vec::new()),
+        })
+    }
+    #[inline]
+    pub fn ptr(&self) -> *mut u8 {
+        match &self.bytes {
+            Bytes::Ours(b) => b.ptr().as_ptr(),
+            Bytes::Theirs(f) => NonNull::new(f.ptr()).unwrap_or(NonNull::<u64>::dangling().cast()).as_ptr(),
+        }
+    }
+    /// Size in bytes.
+    #[inline]
+    pub fn size(&self) -> usize {
+        self.size
+    }
+    pub fn is_foreign(&self) -> bool {
+        matches!(self.bytes, Bytes::Theirs(_))
+    }
+    pub fn writable(&self) -> bool {
+        match &self.bytes {
+            Bytes::Ours(_) => true,
+            Bytes::Theirs(f) => f.writable(),
+        }
+    }
+    pub fn version(&self) -> &AtomicU64 {
+        &self.version
+    }
+    /// A slot took hold of it; the first one counts its bytes as saved.
+    #[inline]
+    pub fn save(&self) {
+        if self.saved.fetch_add(1, Relaxed) == 0 {
+            count(Category::Saved, self.size as i64);
+        }
+    }
+    /// A slot let go of it.
+    #[inline]
+    pub fn unsave(&self) {
+        if self.saved.fetch_sub(1, Relaxed) == 1 {
+            count(Category::Saved, -(self.size as i64));
+        }
+    }
+    pub fn saved_by(&self) -> u32 {
+        self.saved.load(Relaxed)
+    }
+    #[inline]
+    pub fn is_watched(&self) -> bool {
+        self.watched.load(Acquire)
+    }
+    /// Puts down a note; the caller keeps its own record of what it watches.
+    pub fn watch(&self, note: Note) {
+        let mut notes = self.notes.lock().unwrap_or_else(|e| e.into_inner());
+        notes.push(note);
+        self.watched.store(true, Release);
+    }
+    /// Takes back the notes of one watcher under one key.
+    pub fn unwatch(&self, who: &Weak<dyn Watcher>, key: u32) {
+        let gone: Vec<Note>;
+        {
+            let mut notes = self.notes.lock().unwrap_or_else(|e| e.into_inner());
+            gone = notes.extract_if(.., |n| n.key == key && Weak::ptr_eq(&n.who, who)).collect();
+            if notes.is_empty() {
+                self.watched.store(false, Release);
+            }
+        }
+        drop(gone);
+    }
+    /// Tells every watcher whose span meets `span` that these bytes are about to change, and forgets its note.
+    #[cold]
+    pub fn tell(self: &Arc<Self>, span: (usize, usize)) -> Result<()> {
+        let met: Vec<Note>;
+        {
+            let mut notes = self.notes.lock().unwrap_or_else(|e| e.into_inner());
+            met = notes.extract_if(.., |n| n.who.strong_count() == 0 || (n.span.0 < span.1 && span.0 < n.span.1)).collect();
+            if notes.is_empty() {
+                self.watched.store(false, Release);
+            }
+        }
+        for n in &met {
+            if let Some(who) = n.who.upgrade() {
+                who.before_write(self, n.key, span)?;
+            }
+        }
+        Ok(())
+    }
+}
+impl Drop for Storage {
+    #[inline]
+    fn drop(&mut self) {
+        count(Category::Tensor, -(self.size as i64));
+        count(Category::Storages, -1);
+    }
+}
