@@ -1,4 +1,22 @@
-//! Arrays in, arrays out. No tape, no Python.
+//! Arrays in, arrays out. No tape, no Python. `simd`, `math` and `table` say what is computed on slices, `pointwise` walks any layout
+//! with it; `reduce`, `scan`, `softmax`, `norm` fold axes; `matmul`, `conv`, `pool` are dense linear work; `index`, `sort`, `create`
+//! and `random` move or make elements.
+#[macro_use]
+pub mod simd;
+pub mod conv;
+pub mod create;
+pub mod index;
+pub mod math;
+pub mod matmul;
+pub mod norm;
+pub mod pointwise;
+pub mod pool;
+pub mod random;
+pub mod reduce;
+pub mod scan;
+pub mod softmax;
+pub mod sort;
+pub mod table;
 use crate::array::Array;
 
 /// Where a kernel may leave its result: a hint. A kernel that can use it returns that very array; others ignore it and the caller copies.

@@ -1,0 +1,1 @@
+//! (room laid out; see the commit that fills it)
