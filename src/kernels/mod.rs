@@ -1,7 +1,6 @@
 //! Arrays in, arrays out. No tape, no Python. `simd`, `math` and `table` say what is computed on slices, `pointwise` walks any layout
 //! with it; `reduce`, `scan`, `softmax`, `norm` fold axes; `matmul`, `conv`, `pool` are dense linear work; `index`, `sort`, `create`
 //! and `random` move or make elements.
-#[macro_use]
 pub mod simd;
 pub mod conv;
 pub mod create;
