@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 use crate::dtype::{DType, Element, Rank, Scalar, for_dtype};
 use crate::error::{Result, bail};
-use crate::layout::{self, Dims, is_contiguous};
+use crate::layout::{self, Dims, Geometry, is_contiguous};
 use crate::storage::Storage;
 use std::cell::Cell;
 use std::sync::Arc;
@@ -105,6 +105,9 @@ impl Array {
                 self.storage.size()
             ),
         }
+    }
+    pub fn geometry(&self) -> Geometry {
+        Geometry { shape: self.shape, strides: self.strides, offset: self.offset }
     }
     pub fn rank(&self) -> Rank {
         if self.number {

@@ -124,6 +124,14 @@ impl Dims {
     }
 }
 
+/// A layout as a value: what `as_strided` needs, without the storage.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Geometry {
+    pub shape: Dims,
+    pub strides: Dims,
+    pub offset: usize,
+}
+
 #[inline]
 pub fn is_contiguous(shape: &[usize], strides: &[usize]) -> bool {
     let mut step = 1;

@@ -11,3 +11,5 @@ pub mod layout;
 pub mod storage;
 // L2
 pub mod kernels;
+// L3
+pub mod tape;

@@ -1,0 +1,53 @@
+//! The traits through which user code is called: hooks on gradients and nodes, and `Host`, what the tape needs of the language around it.
+use super::tensor::Tensor;
+use crate::error::Result;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// A hook on the gradient of one tensor: may give another gradient.
+pub trait GradHook: Send + Sync {
+    fn call(&self, g: &Tensor) -> Result<Option<Tensor>>;
+    /// Shows the collector what it owns.
+    fn visit(&self, _f: &mut dyn FnMut(usize)) {}
+}
+/// A hook before a node runs: may give other gradients of its outputs.
+pub trait PreHook: Send + Sync {
+    fn call(&self, outputs: &[Option<Tensor>]) -> Result<Option<Vec<Option<Tensor>>>>;
+    fn visit(&self, _f: &mut dyn FnMut(usize)) {}
+}
+/// A hook after a node ran: may give other gradients of its inputs.
+pub trait NodeHook: Send + Sync {
+    fn call(&self, inputs: &[Option<Tensor>], outputs: &[Option<Tensor>]) -> Result<Option<Vec<Option<Tensor>>>>;
+    fn visit(&self, _f: &mut dyn FnMut(usize)) {}
+}
+
+/// A place in the user's source, resolved to text only when somebody asks. Opaque: `Host` makes and reads it.
+pub trait Line: Send + Sync {
+    fn text(&self) -> String;
+}
+/// What the tape asks of the language around it; set once, when the binding is loaded.
+pub trait Host: Send + Sync {
+    /// Runs `f` without the interpreter's lock, for kernels that take long.
+    fn detached(&self, f: &mut (dyn FnMut() + Send));
+    /// Has the user asked to stop (Ctrl-C)?
+    fn interrupted(&self) -> Result<()>;
+    /// The line of user code that is running.
+    fn here(&self) -> Option<Box<dyn Line>>;
+    /// The whole stack as text, for anomaly mode.
+    fn stack(&self) -> Option<String>;
+    fn warn(&self, text: &str) -> Result<()>;
+    /// An op under a dispatch mode or on a subclass: `Some` if somebody else computed it.
+    fn dispatch(&self, call: &super::record::Call<'_>) -> Result<Option<Vec<Tensor>>>;
+}
+static HOST: OnceLock<Box<dyn Host>> = OnceLock::new();
+pub fn set_host(h: Box<dyn Host>) {
+    let _ = HOST.set(h);
+}
+pub fn host() -> Option<&'static dyn Host> {
+    HOST.get().map(|h| &**h)
+}
+static NEXT: AtomicU64 = AtomicU64::new(1);
+/// A number for a registration, never used twice.
+pub fn next_id() -> u64 {
+    NEXT.fetch_add(1, Relaxed)
+}

@@ -1,0 +1,433 @@
+//! A node of the graph: one recorded operation, the edges along which its gradients go, and the values saved for it.
+use super::hooks::{Line, NodeHook, PreHook};
+use super::mode;
+use super::record::Views;
+use super::saved::{Slots, Value};
+use super::tensor::{Held, Tensor, Visit, WeakTensor};
+use super::{GradHook, grad_enabled};
+use crate::array::Array;
+use crate::dtype::{DType, Scalar};
+use crate::error::{Error, Result, bail};
+use crate::layout::Dims;
+use smallvec::SmallVec;
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::*};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// What `op!` knows of an op.
+pub struct Info {
+    /// The node's name as the user sees it.
+    pub node: &'static str,
+    pub op: &'static str,
+    /// torch's schema name, `mul.Tensor`.
+    pub schema: &'static str,
+    pub inputs: &'static [&'static str],
+    pub outputs: &'static [&'static str],
+    /// Outputs from here on are for backward alone; the user does not get them.
+    pub visible: usize,
+    /// Bit i: output i has no derivative.
+    pub nondiff: u32,
+    pub saves: &'static [(&'static str, Source)],
+    /// The order in which slots are packed: torch's (inputs by name, then outputs).
+    pub order: &'static [u8],
+    /// For each input with a derivative, the slots that its formula reads.
+    pub uses: &'static [(u8, &'static [u8])],
+    /// The output is a view of the first input.
+    pub view: bool,
+    /// Inputs that an op declares as state (running statistics): read, perhaps written, never differentiated.
+    pub state: u32,
+    pub views: &'static dyn Views,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Source {
+    Input(u8),
+    Output(u8),
+}
+/// Slots in torch's order: inputs by name, then outputs by number.
+pub const fn pack_order<const N: usize>(saves: &[(&'static str, Source)]) -> [u8; N] {
+    let mut order = [0u8; N];
+    let mut i = 0;
+    while i < N {
+        order[i] = i as u8;
+        let mut j = i;
+        while j > 0 && before(&saves[order[j] as usize], &saves[order[j - 1] as usize]) {
+            let t = order[j];
+            order[j] = order[j - 1];
+            order[j - 1] = t;
+            j -= 1;
+        }
+        i += 1;
+    }
+    order
+}
+const fn before(a: &(&str, Source), b: &(&str, Source)) -> bool {
+    match (a.1, b.1) {
+        (Source::Input(_), Source::Output(_)) => true,
+        (Source::Output(_), Source::Input(_)) => false,
+        (Source::Output(x), Source::Output(y)) => x < y,
+        (Source::Input(_), Source::Input(_)) => {
+            let (x, y) = (a.0.as_bytes(), b.0.as_bytes());
+            let mut i = 0;
+            while i < x.len() && i < y.len() {
+                if x[i] != y[i] {
+                    return x[i] < y[i];
+                }
+                i += 1;
+            }
+            x.len() < y.len()
+        }
+    }
+}
+
+/// A parameter of an op as the user may read it (`_saved_dim`).
+#[derive(Clone, Debug, PartialEq)]
+pub enum Attr {
+    None,
+    Scalar(Scalar),
+    Ints(Vec<i64>),
+    Floats(Vec<f64>),
+    Str(Cow<'static, str>),
+    DType(DType),
+}
+pub trait IntoAttr {
+    fn attr(&self) -> Attr;
+}
+macro_rules! attrs { ($($t:ty, $v:ident => $e:expr;)*) => { $(impl IntoAttr for $t { fn attr(&self) -> Attr { let $v = self; $e } })* } }
+attrs! {
+    bool, v => Attr::Scalar(Scalar::Bool(*v));
+    i64, v => Attr::Scalar(Scalar::Int(*v));
+    usize, v => Attr::Scalar(Scalar::Int(*v as i64));
+    f64, v => Attr::Scalar(Scalar::Float(*v));
+    Scalar, v => Attr::Scalar(*v);
+    DType, v => Attr::DType(*v);
+    String, v => Attr::Str(Cow::Owned(v.clone()));
+    &'static str, v => Attr::Str(Cow::Borrowed(v));
+    Vec<i64>, v => Attr::Ints(v.clone());
+    Vec<f64>, v => Attr::Floats(v.clone());
+    Dims, v => Attr::Ints(v.to_i64());
+}
+impl<T: IntoAttr> IntoAttr for Option<T> {
+    fn attr(&self) -> Attr {
+        self.as_ref().map_or(Attr::None, T::attr)
+    }
+}
+
+/// The backward half of an op: what a node runs.
+pub trait Backward: Send + Sync {
+    fn info(&self) -> &'static Info;
+    fn name(&self) -> Cow<'static, str> {
+        Cow::Borrowed(self.info().node)
+    }
+    /// Gradients of the inputs that `cx` needs, from those of the outputs (None: no gradient came).
+    fn backward(&self, g: &[Option<Tensor>], cx: &Cx<'_>, grads: &mut [Option<Tensor>]) -> Result<()>;
+    /// Parameters and sizes, by name.
+    fn attrs(&self, _node: &Node) -> Vec<(&'static str, Attr)> {
+        Vec::new()
+    }
+    /// Slots from this number on are a list, under this name.
+    fn list(&self) -> Option<(&'static str, usize)> {
+        None
+    }
+    /// A node inside this one (copy-slices).
+    fn inner(&self) -> Option<&Arc<Node>> {
+        None
+    }
+    /// May it run although no output got a gradient? (Custom functions that do not materialise.)
+    fn takes_undefined(&self) -> bool {
+        false
+    }
+    /// Python objects that it owns, for the collector.
+    fn visit(&self, _f: &mut dyn FnMut(usize)) {}
+    /// Lets go of Python objects that are part of a cycle.
+    fn clear(&self) {}
+    /// The Python object that stands for the node (a custom Function's context), by address.
+    fn object(&self) -> Option<usize> {
+        None
+    }
+    /// Called when the saved values are released.
+    fn released(&self) {}
+}
+
+/// Where a gradient goes.
+#[derive(Clone, Default)]
+pub enum Edge {
+    #[default]
+    None,
+    /// Into output `.1` of a node.
+    Node(Arc<Node>, u32),
+    /// Into `.grad` of a leaf.
+    Leaf(Held),
+}
+impl Edge {
+    pub fn is_none(&self) -> bool {
+        matches!(self, Edge::None)
+    }
+    pub fn same(&self, o: &Edge) -> bool {
+        match (self, o) {
+            (Edge::None, Edge::None) => true,
+            (Edge::Node(a, i), Edge::Node(b, j)) => Arc::ptr_eq(a, b) && i == j,
+            (Edge::Leaf(a), Edge::Leaf(b)) => a.tensor().ptr_eq(b.tensor()),
+            _ => false,
+        }
+    }
+}
+/// Shape and dtype that a gradient must have.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Meta {
+    pub shape: Dims,
+    pub dtype: DType,
+}
+impl Meta {
+    pub fn of(a: &Array) -> Meta {
+        Meta { shape: a.shape, dtype: a.dtype }
+    }
+}
+pub struct Input {
+    pub edge: Edge,
+    /// What the input looks like, where it differs from the first output.
+    meta: Option<Box<Meta>>,
+}
+#[derive(Default)]
+pub struct NodeHooks {
+    /// On the gradient of one output.
+    pub tensor: Vec<(u64, u32, Arc<dyn GradHook>)>,
+    pub pre: Vec<(u64, Arc<dyn PreHook>)>,
+    pub post: Vec<(u64, Arc<dyn NodeHook>)>,
+    /// Tensors that keep the gradient of an output in `.grad`.
+    pub retain: Vec<(u32, WeakTensor)>,
+    /// Anomaly mode: the stack of the forward call.
+    pub stack: Option<String>,
+    /// What user code put into `metadata`, by the binding's own key.
+    pub parent: Option<Arc<Node>>,
+}
+pub struct Node {
+    seq: AtomicU64,
+    pub op: Box<dyn Backward>,
+    pub inputs: SmallVec<[Input; 2]>,
+    first: Meta,
+    /// Outputs after the first.
+    rest: Vec<Meta>,
+    saved: Mutex<Slots>,
+    hooks: Mutex<Option<Box<NodeHooks>>>,
+    hooked: AtomicBool,
+    pub line: Option<Box<dyn Line>>,
+    /// The Python wrapper, borrowed.
+    pub wrapper: AtomicPtr<()>,
+}
+/// What a node leaves behind.
+type Remains = (SmallVec<[Input; 2]>, Slots, Option<Box<NodeHooks>>);
+thread_local! { static DROPS: RefCell<Option<Vec<Remains>>> = const { RefCell::new(None) }; }
+impl Drop for Node {
+    /// A chain of any length is taken apart in a loop (rule 5): inside a drop, what another node leaves is put on the thread's list.
+    fn drop(&mut self) {
+        let mine = (
+            std::mem::take(&mut self.inputs),
+            std::mem::take(self.saved.get_mut().unwrap_or_else(|e| e.into_inner())),
+            self.hooks.get_mut().unwrap_or_else(|e| e.into_inner()).take(),
+        );
+        let first = DROPS.try_with(|q| match &mut *q.borrow_mut() {
+            Some(list) => {
+                list.push(mine);
+                None
+            }
+            idle => {
+                *idle = Some(Vec::new());
+                Some(mine)
+            }
+        });
+        let Ok(Some(mine)) = first else { return };
+        drop(mine);
+        while let Some(next) = DROPS.with(|q| q.borrow_mut().as_mut().and_then(Vec::pop)) {
+            drop(next);
+        }
+        DROPS.with(|q| *q.borrow_mut() = None);
+    }
+}
+
+impl Node {
+    pub fn new(seq: u64, op: Box<dyn Backward>, inputs: SmallVec<[Input; 2]>, outputs: &[Meta], slots: Slots, line: Option<Box<dyn Line>>) -> Arc<Node> {
+        let node = Arc::new(Node {
+            seq: AtomicU64::new(seq),
+            op,
+            inputs,
+            first: outputs[0],
+            rest: if outputs.len() > 1 { outputs[1..].to_vec() } else { Vec::new() },
+            saved: Mutex::new(slots),
+            hooks: Mutex::new(None),
+            hooked: AtomicBool::new(false),
+            line,
+            wrapper: AtomicPtr::new(std::ptr::null_mut()),
+        });
+        if mode::anomaly() {
+            let stack = super::host().and_then(|h| h.stack());
+            node.with_hooks(|h| h.stack = stack);
+        }
+        node
+    }
+    /// The input of a node to be made whose first output looks like `first`.
+    #[inline]
+    pub fn input(edge: Edge, like: &Array, first: &Meta) -> Input {
+        let differs = like.dtype != first.dtype || like.shape != first.shape;
+        Input { edge, meta: differs.then(|| Box::new(Meta::of(like))) }
+    }
+    pub fn no_input() -> Input {
+        Input { edge: Edge::None, meta: None }
+    }
+    pub fn info(&self) -> &'static Info {
+        self.op.info()
+    }
+    pub fn name(&self) -> Cow<'static, str> {
+        self.op.name()
+    }
+    pub fn seq(&self) -> u64 {
+        self.seq.load(Relaxed)
+    }
+    pub fn set_seq(&self, seq: u64) {
+        self.seq.store(seq, Relaxed)
+    }
+    pub fn outputs(&self) -> usize {
+        1 + self.rest.len()
+    }
+    pub fn output(&self, nr: usize) -> &Meta {
+        if nr == 0 { &self.first } else { &self.rest[nr - 1] }
+    }
+    /// What the gradient of input `i` must look like.
+    #[inline]
+    pub fn meta(&self, i: usize) -> &Meta {
+        self.inputs[i].meta.as_deref().unwrap_or(&self.first)
+    }
+    pub fn shape(&self, i: usize) -> Dims {
+        self.meta(i).shape
+    }
+    pub fn slots(&self) -> MutexGuard<'_, Slots> {
+        self.saved.lock().unwrap_or_else(|e| e.into_inner())
+    }
+    pub fn try_slots(&self) -> Option<MutexGuard<'_, Slots>> {
+        self.saved.try_lock().ok()
+    }
+    #[inline]
+    pub fn is_hooked(&self) -> bool {
+        self.hooked.load(Acquire)
+    }
+    /// Works on the hooks; `f` may only look, push, take (rule 4).
+    pub fn with_hooks<R>(&self, f: impl FnOnce(&mut NodeHooks) -> R) -> R {
+        self.hooked.store(true, Release);
+        f(self.hooks.lock().unwrap_or_else(|e| e.into_inner()).get_or_insert_default())
+    }
+    pub fn stack(&self) -> Option<String> {
+        if self.is_hooked() { self.with_hooks(|h| h.stack.clone()) } else { None }
+    }
+    /// Lets go of every saved value, as backward does without `retain_graph`.
+    pub fn release(&self) {
+        let gone = {
+            let mut s = self.slots();
+            if s.freed {
+                return;
+            }
+            s.freed = !s.values.is_empty() || self.op.inner().is_some();
+            std::mem::take(&mut s.values)
+        };
+        drop(gone);
+        if let Some(n) = self.op.inner() {
+            n.release();
+        }
+        self.op.released();
+    }
+    pub fn is_freed(&self) -> bool {
+        self.slots().freed
+    }
+    pub fn freed_error(&self) -> Box<Error> {
+        Box::new(Error::Freed { node: self.name().into_owned() })
+    }
+    /// Number of the slot of this name; a list's name gives its first slot.
+    pub fn slot_number(&self, name: &str) -> Option<usize> {
+        self.info().saves.iter().position(|(n, _)| *n == name)
+    }
+    pub fn slot_name(&self, slot: usize) -> String {
+        match self.op.list() {
+            Some((name, at)) if slot >= at => format!("{name}[{}]", slot - at),
+            _ => self.info().saves.get(slot).map_or_else(|| slot.to_string(), |(n, _)| (*n).to_string()),
+        }
+    }
+    /// The value of a slot, unpacked; None where the slot was not filled. `history`: attach where its gradient goes.
+    pub fn unpack(self: &Arc<Self>, slot: usize, history: bool) -> Result<Option<Tensor>> {
+        let value = {
+            let s = self.slots();
+            if s.freed {
+                drop(s);
+                return Err(self.freed_error());
+            }
+            s.values.get(slot).map_or(Value::Empty, Value::share)
+        };
+        value.unpack(self, slot, history)
+    }
+    /// Everything this node owns that the collector must see (rule 5).
+    pub fn visit(&self, f: &mut dyn FnMut(Visit<'_>)) {
+        for i in &self.inputs {
+            match &i.edge {
+                Edge::Node(n, _) => f(Visit::Node(n)),
+                Edge::Leaf(h) => f(Visit::Held(h)),
+                Edge::None => {}
+            }
+        }
+        if let Some(s) = self.try_slots() {
+            s.values.iter().for_each(|v| v.visit(f));
+        }
+        if let Ok(h) = self.hooks.try_lock()
+            && let Some(h) = &*h
+        {
+            h.tensor.iter().for_each(|(_, _, h)| f(Visit::Grad(h)));
+            h.pre.iter().for_each(|(_, h)| f(Visit::Pre(h)));
+            h.post.iter().for_each(|(_, h)| f(Visit::Post(h)));
+        }
+        if let Some(n) = self.op.inner() {
+            f(Visit::Node(n));
+        }
+    }
+    /// Takes out what may be part of a reference cycle, to be dropped by the caller (edges stay: they are immutable).
+    pub fn clear(&self) -> impl Sized {
+        let slots = self.try_slots().map(|mut s| {
+            s.freed |= !s.values.is_empty();
+            std::mem::take(&mut s.values)
+        });
+        let hooks = self.hooks.try_lock().ok().and_then(|mut h| h.take());
+        self.op.clear();
+        (slots, hooks)
+    }
+}
+impl std::fmt::Debug for Node {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "<{}>", self.name())
+    }
+}
+
+/// What a backward formula sees of its node.
+pub struct Cx<'a> {
+    pub node: &'a Arc<Node>,
+    /// Bit i: the gradient of input i is wanted.
+    pub needs: u64,
+    /// The values stay after this run.
+    pub keep: bool,
+}
+impl Cx<'_> {
+    #[inline]
+    pub fn needs(&self, input: usize) -> bool {
+        if input < 64 { self.needs >> input & 1 != 0 } else { !self.node.inputs[input].edge.is_none() }
+    }
+    pub fn shape(&self, input: usize) -> Dims {
+        self.node.shape(input)
+    }
+    pub fn dtype(&self, input: usize) -> DType {
+        self.node.meta(input).dtype
+    }
+    pub fn saved(&self, slot: usize) -> Result<Tensor> {
+        match self.saved_opt(slot)? {
+            Some(t) => Ok(t),
+            None => bail!(Runtime, "{}: the saved value {} was not kept", self.node.name(), self.node.slot_name(slot)),
+        }
+    }
+    pub fn saved_opt(&self, slot: usize) -> Result<Option<Tensor>> {
+        self.node.unpack(slot, grad_enabled())
+    }
+}

@@ -1,0 +1,367 @@
+//! `record`: the one place where an op meets the tape. It lends the inputs' arrays to the kernel, packs what the formulas will need,
+//! makes the node, and does the three ways of giving a result: a new tensor, in place, or into the user's `out=`.
+//!
+//! Not generic: everything that depends on the op arrives behind a reference, so that an op costs little code. Order matters: inputs are
+//! packed before the kernel runs (a recomputation may stop there, and an in-place op packs a copy of what it overwrites), watchers hear
+//! of a write before it, outputs are packed after.
+use super::mode;
+use super::node::{Backward, Edge, Info, Input, Meta, Node, Source};
+use super::saved::{Origin, Pack, Slots, Value, here, save};
+use super::tensor::{Tensor, ViewKind};
+use crate::array::Array;
+use crate::dtype::DType;
+use crate::error::{Error, Result, bail};
+use crate::kernels::{Out, pointwise};
+use crate::layout::Geometry;
+use smallvec::{SmallVec, smallvec};
+use std::sync::Arc;
+
+/// Where the result goes.
+#[derive(Clone, Copy)]
+pub enum How<'a> {
+    Fresh,
+    /// Into the first input.
+    InPlace,
+    /// Into the user's tensor.
+    Into(&'a Tensor),
+}
+/// What history needs of the view ops, which live above the tape.
+pub trait Views: Sync {
+    /// The edge of a view (`as_strided`) of something whose gradient goes along `edge`.
+    fn strided(&self, edge: Edge, base: &Geometry, view: &Geometry, like: &Meta) -> Result<Edge>;
+    /// The node of a base that was written through a view by the operation `inner`.
+    fn copy_slices(&self, edge: Edge, base: &Array, view: &Geometry, inner: Arc<Node>) -> Arc<Node>;
+}
+/// The inputs' arrays; an optional input that is absent is None.
+pub type Arrays<'a> = &'a [Option<&'a Array>];
+pub type Forward<'a> = &'a dyn Fn(Arrays<'_>, Out<'_>) -> Result<Array>;
+pub type Forwards<'a> = &'a dyn Fn(Arrays<'_>) -> Result<SmallVec<[Array; 4]>>;
+pub type MakeOp<'a> = &'a dyn Fn() -> Box<dyn Backward>;
+pub type Operands<'a> = &'a [Option<&'a Tensor>];
+/// An op on its way, as a dispatch mode sees it.
+pub struct Call<'a> {
+    pub info: &'static Info,
+    pub how: How<'a>,
+    pub inputs: Operands<'a>,
+    pub op: MakeOp<'a>,
+}
+
+struct Lent(SmallVec<[Option<Array>; 3]>);
+impl Lent {
+    #[inline]
+    fn of(inputs: Operands<'_>) -> Lent {
+        Lent(inputs.iter().map(|t| t.map(Tensor::array)).collect())
+    }
+    #[inline]
+    fn refs(&self) -> SmallVec<[Option<&Array>; 4]> {
+        self.0.iter().map(Option::as_ref).collect()
+    }
+    fn get(&self, i: usize) -> &Array {
+        self.0[i].as_ref().expect("only inputs that are there are saved")
+    }
+}
+
+/// Records an op with one output.
+#[inline]
+pub fn record(how: How<'_>, info: &'static Info, inputs: Operands<'_>, forward: Forward<'_>, op: MakeOp<'_>) -> Result<Tensor> {
+    if mode::dispatching()
+        && let Some(mut out) = dispatched(how, info, inputs, op)?
+    {
+        return Ok(out.swap_remove(0));
+    }
+    let graded = mode::grad_enabled() && wants_grad(info, inputs);
+    match how {
+        How::Fresh if !graded => {
+            let lent = Lent::of(inputs);
+            let out = forward(&lent.refs(), Out(None))?;
+            Ok(finish(info, inputs, out, Edge::None))
+        }
+        How::Fresh => {
+            let lent = Lent::of(inputs);
+            let pack = mode::pack();
+            let edges = edges(info, inputs);
+            let mut slots = save_inputs(info, inputs, &lent, &edges, pack.as_ref(), None)?;
+            let out = forward(&lent.refs(), Out(None))?;
+            if !out.dtype.is_float() {
+                return Ok(finish(info, inputs, out, Edge::None));
+            }
+            let meta = Meta::of(&out);
+            save_outputs(info, &edges, pack.as_ref(), &[&out], &mut slots)?;
+            let node = node(op(), &edges, &lent, &[meta], slots);
+            Ok(finish(info, inputs, out, Edge::Node(node, 0)))
+        }
+        How::InPlace => in_place(graded, info, inputs, forward, op),
+        How::Into(out) => into(graded, out, info, inputs, forward),
+    }
+}
+fn wants_grad(info: &'static Info, inputs: Operands<'_>) -> bool {
+    !info.uses.is_empty() && inputs.iter().enumerate().any(|(i, t)| t.is_some_and(Tensor::requires_grad) && info.state >> i & 1 == 0)
+}
+#[inline]
+fn finish(info: &'static Info, inputs: Operands<'_>, out: Array, edge: Edge) -> Tensor {
+    if info.view
+        && let Some(parent) = inputs[0]
+        && parent.look(|a| a.shares(&out))
+    {
+        let kind = if mode::grad_enabled() { ViewKind::Plain } else { ViewKind::NoGrad };
+        return Tensor::view_of(parent, out, edge, kind);
+    }
+    match edge {
+        Edge::None => Tensor::new(out),
+        edge => Tensor::with_edge(out, edge),
+    }
+}
+/// The edges of inputs that have a derivative.
+#[inline]
+fn edges(info: &'static Info, inputs: Operands<'_>) -> SmallVec<[Edge; 3]> {
+    let differentiable = |i: usize| info.uses.iter().any(|(at, _)| *at as usize == i);
+    inputs.iter().enumerate().map(|(i, t)| t.filter(|t| t.requires_grad() && differentiable(i)).map_or(Edge::None, |t| t.edge())).collect()
+}
+/// Is a slot read by the formula of an input that needs a gradient?
+#[inline]
+fn needed(info: &'static Info, edges: &[Edge], slot: u8) -> bool {
+    info.uses.iter().any(|(i, slots)| slots.contains(&slot) && !edges[*i as usize].is_none())
+}
+/// `overwritten`: the input that the op is about to write in place.
+fn save_inputs(
+    info: &'static Info,
+    inputs: Operands<'_>,
+    lent: &Lent,
+    edges: &[Edge],
+    pack: Option<&Arc<dyn Pack>>,
+    overwritten: Option<usize>,
+) -> Result<Slots> {
+    let mut values: SmallVec<[Value; 2]> = info.saves.iter().map(|_| Value::Empty).collect();
+    let mut copy: Option<Array> = None;
+    for &slot in info.order {
+        let (name, source) = info.saves[slot as usize];
+        let Source::Input(i) = source else { continue };
+        let Some(t) = inputs[i as usize].filter(|_| needed(info, edges, slot)) else { continue };
+        let array = lent.get(i as usize);
+        values[slot as usize] = if array.number {
+            Value::Number(t.clone())
+        } else if overwritten.is_some_and(|o| inputs[o].is_some_and(|x| x.ptr_eq(t))) {
+            let before = match &copy {
+                Some(c) => c,
+                None => copy.insert(pointwise::copied(array)?),
+            };
+            save(pack, info.op, name, before, Origin::Overwritten(t), i as u32)?
+        } else {
+            save(pack, info.op, name, array, Origin::Input(t), i as u32)?
+        };
+    }
+    Ok(Slots { values, freed: false })
+}
+fn save_outputs(info: &'static Info, edges: &[Edge], pack: Option<&Arc<dyn Pack>>, outs: &[&Array], slots: &mut Slots) -> Result<()> {
+    for &slot in info.order {
+        let (name, source) = info.saves[slot as usize];
+        if let Source::Output(nr) = source
+            && needed(info, edges, slot)
+        {
+            slots.values[slot as usize] = save(pack, info.op, name, outs[nr as usize], Origin::Output(nr as u32), 0)?;
+        }
+    }
+    Ok(())
+}
+fn node(op: Box<dyn Backward>, edges: &[Edge], lent: &Lent, outputs: &[Meta], slots: Slots) -> Arc<Node> {
+    let inputs: SmallVec<[Input; 2]> = edges
+        .iter()
+        .zip(&lent.0)
+        .map(|(e, a)| match a {
+            Some(a) => Node::input(e.clone(), a, &outputs[0]),
+            None => Node::no_input(),
+        })
+        .collect();
+    let line = if slots.values.is_empty() { None } else { here() };
+    Node::new(mode::next_seq(), op, inputs, outputs, slots, line)
+}
+
+/// Checks and tells: everything that must happen before bytes of `t` change.
+pub fn before_write(t: &Tensor, a: &Array, op: &'static str) -> Result<()> {
+    if !a.storage().writable() {
+        bail!(Runtime, "{op}(): the memory of this tensor is read-only (it belongs to a read-only numpy array); clone() it before writing");
+    }
+    let _ = t;
+    a.before_write()
+}
+/// Notes a write: the version that saved values compare, and the line for their error.
+pub fn after_write(a: &Array) {
+    a.bump();
+    note_write(a);
+}
+fn note_write(a: &Array) {
+    if a.storage().saved_by() > 0
+        && let Some(line) = here()
+    {
+        LAST_WRITE.with(|l| *l.borrow_mut() = Some((Arc::as_ptr(a.storage()) as usize, a.version(), line)));
+    }
+}
+thread_local! { static LAST_WRITE: std::cell::RefCell<Option<(usize, u64, Box<dyn super::Line>)>> = const { std::cell::RefCell::new(None) }; }
+/// Where the storage of `a` was last written, if that was the last write of this thread to a saved storage.
+pub fn last_write(a: &Array) -> Option<String> {
+    LAST_WRITE.with(|l| {
+        let l = l.borrow();
+        l.as_ref().filter(|(at, version, _)| *at == Arc::as_ptr(a.storage()) as usize && *version == a.version()).map(|(_, _, line)| line.text())
+    })
+}
+/// Writes `value` into `to` unless the kernel left it there already. Shapes must agree; the dtype must be castable.
+fn settle(op: &'static str, to: &Array, value: &Array) -> Result<()> {
+    if value.same_elements(to) {
+        return Ok(());
+    }
+    if !value.dtype.can_cast(to.dtype) {
+        return Err(Box::new(Error::Cast { op, from: value.dtype, to: to.dtype }));
+    }
+    if value.shape != to.shape {
+        bail!(Runtime, "{op}(): output with shape {:?} doesn't match the broadcast shape {:?}", to.shape, value.shape);
+    }
+    pointwise::copy(to, value)
+}
+#[cold]
+fn into(graded: bool, out: &Tensor, info: &'static Info, inputs: Operands<'_>, forward: Forward<'_>) -> Result<Tensor> {
+    if graded || (mode::grad_enabled() && out.requires_grad()) {
+        return Err(Box::new(Error::OutGrad { op: info.op }));
+    }
+    let lent = Lent::of(inputs);
+    let to = out.array();
+    before_write(out, &to, info.op)?;
+    // A kernel may compute straight into `out` only if nothing it reads lies there.
+    let apart = lent.0.iter().flatten().all(|a| !a.shares(&to) || a.same_elements(&to));
+    let value = forward(&lent.refs(), Out(apart.then_some(&to)))?;
+    if value.same_elements(&to) {
+        after_write(&to);
+        return Ok(out.clone());
+    }
+    if !value.dtype.can_cast(to.dtype) {
+        return Err(Box::new(Error::Cast { op: info.op, from: value.dtype, to: to.dtype }));
+    }
+    if value.shape == to.shape {
+        pointwise::copy(&to, &value)?;
+        after_write(&to);
+    } else {
+        if to.numel() != 0
+            && let Some(h) = super::host()
+        {
+            h.warn(&format!(
+                "{}(): An output with one or more elements was resized since it had shape {:?}, which does not match the required output shape {:?}. Give out= the right shape, or a tensor without elements",
+                info.op, to.shape, value.shape
+            ))?;
+        }
+        let fresh = if value.dtype == to.dtype { pointwise::copied(&value)? } else { pointwise::cast(&value, to.dtype)? };
+        let fresh = fresh.counted_as(&to);
+        after_write(&fresh);
+        drop(out.replace_array(fresh));
+    }
+    Ok(out.clone())
+}
+fn in_place(graded: bool, info: &'static Info, inputs: Operands<'_>, forward: Forward<'_>, op: MakeOp<'_>) -> Result<Tensor> {
+    let target = inputs[0].expect("an in-place op has a target");
+    target.check_in_place(info.op)?;
+    let lent = Lent::of(inputs);
+    let to = lent.get(0);
+    if !graded {
+        before_write(target, to, info.op)?;
+        let value = forward(&lent.refs(), Out(Some(to)))?;
+        settle(info.op, to, &value)?;
+        after_write(to);
+        return Ok(target.clone());
+    }
+    let pack = mode::pack();
+    let edges = edges(info, inputs);
+    let mut slots = save_inputs(info, inputs, &lent, &edges, pack.as_ref(), Some(0))?;
+    before_write(target, to, info.op)?;
+    let value = forward(&lent.refs(), Out(Some(to)))?;
+    settle(info.op, to, &value)?;
+    after_write(to);
+    if to.dtype.is_float() {
+        save_outputs(info, &edges, pack.as_ref(), &[to], &mut slots)?;
+        let node = node(op(), &edges, &lent, &[Meta::of(to)], slots);
+        rebase(target, to, node)?;
+    }
+    Ok(target.clone())
+}
+/// The target of an in-place operation has a new history: `node`. If it is a view, its base has: a copy-slices node around it.
+pub fn rebase(target: &Tensor, to: &Array, node: Arc<Node>) -> Result<()> {
+    let Some((base, _)) = target.view_info() else {
+        target.set_edge(Edge::Node(node, 0));
+        return Ok(());
+    };
+    let base = base.tensor();
+    let whole = base.array();
+    let views = node.info().views;
+    let old = base.edge();
+    let slices = views.copy_slices(old, &whole, &to.geometry(), node.clone());
+    {
+        let mut slots = node.slots();
+        for v in slots.values.iter_mut() {
+            *v = std::mem::take(v).onto_view(whole.geometry(), to.geometry(), &slices);
+        }
+    }
+    let edge = Edge::Node(slices, 0);
+    base.set_edge(edge.clone());
+    target.set_edge(views.strided(edge, &whole.geometry(), &to.geometry(), &Meta::of(to))?);
+    Ok(())
+}
+/// History of a view from its base, made anew after the base was written (or None if nobody knows how).
+pub fn strided_history(base: &Tensor, view: &Array) -> Option<Edge> {
+    let edge = base.edge();
+    let Edge::Node(n, _) = &edge else { return None };
+    let views = n.info().views;
+    let whole = base.array();
+    views.strided(edge.clone(), &whole.geometry(), &view.geometry(), &Meta::of(view)).ok()
+}
+
+/// Records an op with several outputs, of which the first `info.visible` are returned. `kind`: what they are if they are views.
+pub fn record_many(info: &'static Info, inputs: Operands<'_>, forward: Forwards<'_>, op: MakeOp<'_>) -> Result<SmallVec<[Tensor; 4]>> {
+    if mode::dispatching()
+        && let Some(out) = dispatched(How::Fresh, info, inputs, op)?
+    {
+        return Ok(out.into());
+    }
+    let lent = Lent::of(inputs);
+    let graded = mode::grad_enabled() && wants_grad(info, inputs);
+    let visible = |n: usize| if info.visible == 0 { n } else { info.visible };
+    let view = |out: Array, edge: Edge| match inputs[0] {
+        Some(parent) if info.view => Tensor::view_of(parent, out, edge, if mode::grad_enabled() { ViewKind::OneOfMany } else { ViewKind::NoGrad }),
+        _ => match edge {
+            Edge::None => Tensor::new(out),
+            edge => Tensor::with_edge(out, edge),
+        },
+    };
+    if !graded {
+        let outs = forward(&lent.refs())?;
+        let n = visible(outs.len());
+        return Ok(outs.into_iter().take(n).map(|a| view(a, Edge::None)).collect());
+    }
+    let pack = mode::pack();
+    let edges = edges(info, inputs);
+    let mut slots = save_inputs(info, inputs, &lent, &edges, pack.as_ref(), None)?;
+    let outs = forward(&lent.refs())?;
+    save_outputs(info, &edges, pack.as_ref(), &outs.iter().collect::<SmallVec<[&Array; 4]>>(), &mut slots)?;
+    if outs.is_empty() {
+        return Ok(smallvec![]);
+    }
+    let n = visible(outs.len());
+    let metas: SmallVec<[Meta; 4]> = outs.iter().map(Meta::of).collect();
+    let node = node(op(), &edges, &lent, &metas, slots);
+    Ok(outs
+        .into_iter()
+        .take(n)
+        .enumerate()
+        .map(|(i, a)| {
+            let differentiable = a.dtype.is_float() && info.nondiff >> i & 1 == 0;
+            view(a, if differentiable { Edge::Node(node.clone(), i as u32) } else { Edge::None })
+        })
+        .collect())
+}
+#[cold]
+fn dispatched(how: How<'_>, info: &'static Info, inputs: Operands<'_>, op: MakeOp<'_>) -> Result<Option<Vec<Tensor>>> {
+    match super::host() {
+        Some(h) => h.dispatch(&Call { info, how, inputs, op }),
+        None => Ok(None),
+    }
+}
+/// A gradient or result in a dtype other than float has none.
+pub fn differentiable(d: DType) -> bool {
+    d.is_float()
+}

@@ -1,0 +1,354 @@
+//! Saved values: what a slot of a node may hold, how it is packed and unpacked, and the pair of traits behind every policy (DESIGN 4).
+//! Knows no policy: user hooks, checkpoint frames, offload, compression and the mutation guard implement `Pack` and `Stow`.
+use super::node::{Edge, Meta, Node};
+use super::tensor::{Held, Tensor, Visit};
+use super::{host, mode};
+use crate::array::Array;
+use crate::dtype::DType;
+use crate::error::{Error, Result, bail};
+use crate::layout::{Dims, Geometry};
+use crate::storage::Storage;
+use smallvec::SmallVec;
+use std::sync::{Arc, Weak};
+
+#[cfg(feature = "python")]
+pub use crate::py::Keeper;
+/// Python objects that a slot owns for its policy; without the `python` feature there are none.
+#[cfg(not(feature = "python"))]
+#[derive(Clone)]
+pub enum Keeper {}
+
+/// A value that a policy took: (owner, key). Dropping it tells the owner (rule 9).
+pub struct Stowed {
+    pub by: Arc<dyn Stow>,
+    pub key: u32,
+    pub keeper: Option<Keeper>,
+}
+impl Drop for Stowed {
+    fn drop(&mut self) {
+        self.by.release(self.key);
+    }
+}
+/// The owner of values that slots gave away. It never owns a slot or a node.
+pub trait Stow: Send + Sync {
+    /// The value of `key`. Runs once per use; may run often.
+    fn unpack(&self, key: u32, keeper: Option<&Keeper>, want: &Wanted<'_>) -> Result<Tensor>;
+    /// The slot is gone. Must not panic and must not call user code.
+    fn release(&self, _key: u32) {}
+    /// Python objects that it owns alone, for the collector.
+    fn visit(&self, _f: &mut dyn FnMut(usize)) {}
+}
+/// What the node expects of an unpacked value, and who asks.
+pub struct Wanted<'a> {
+    pub node: &'a Arc<Node>,
+    pub slot: usize,
+    pub shape: Dims,
+    pub dtype: DType,
+}
+/// A policy: takes values at the time of the save.
+pub trait Pack: Send + Sync {
+    /// None: keep it in the slot, with its version.
+    fn pack(self: Arc<Self>, s: &Saving<'_>) -> Result<Option<Stowed>>;
+    /// Values come back by running user code again (a checkpoint frame).
+    fn recomputes(&self) -> bool {
+        false
+    }
+    /// The policy as itself, for those who know it.
+    fn as_any(&self) -> Option<&dyn std::any::Any> {
+        None
+    }
+}
+/// One value about to be saved.
+pub struct Saving<'a> {
+    pub op: &'static str,
+    pub slot: &'a str,
+    pub array: &'a Array,
+    pub origin: Origin<'a>,
+}
+#[derive(Clone, Copy)]
+pub enum Origin<'a> {
+    /// An input, as the very tensor.
+    Input(&'a Tensor),
+    /// What an in-place operation is about to overwrite, copied.
+    Overwritten(&'a Tensor),
+    Output(u32),
+}
+impl Saving<'_> {
+    /// The value as a tensor: the input itself, or an alias without history for an output.
+    pub fn tensor(&self) -> Tensor {
+        match self.origin {
+            Origin::Input(t) => t.clone(),
+            Origin::Overwritten(t) => Tensor::with_edge(self.array.clone(), t.edge()),
+            Origin::Output(_) => Tensor::new(self.array.clone()),
+        }
+    }
+    /// A leaf that requires grad (a parameter): it lives anyway.
+    pub fn is_leaf(&self) -> bool {
+        matches!(self.origin, Origin::Input(t) if t.requires_grad() && t.is_leaf())
+    }
+    pub fn is_input(&self) -> bool {
+        matches!(self.origin, Origin::Input(_))
+    }
+}
+
+/// Counts the bytes of a storage as saved for as long as it lives.
+pub struct Counted(Arc<Storage>);
+impl Counted {
+    #[inline]
+    pub fn new(s: &Arc<Storage>) -> Counted {
+        s.save();
+        Counted(s.clone())
+    }
+}
+impl Clone for Counted {
+    fn clone(&self) -> Self {
+        Counted::new(&self.0)
+    }
+}
+impl Drop for Counted {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.unsave();
+    }
+}
+
+/// What a slot holds.
+#[derive(Default)]
+pub enum Value {
+    /// No formula that runs needs it.
+    #[default]
+    Empty,
+    /// A Python number used as an operand: never packed, no version, no bytes.
+    Number(Tensor),
+    /// An input, kept as the very tensor, with the version at which it was saved.
+    Kept { held: Held, version: u64, counted: Option<Counted> },
+    /// An output, kept without history; `nr` says which.
+    Output { array: Array, version: u64, nr: u32, counted: Option<Counted> },
+    /// What an in-place operation overwrote: a copy that stands for input `input`.
+    Before { array: Array, input: u32, counted: Option<Counted> },
+    /// An output that is a view of a base written through it: its history comes from the base's node.
+    OnView { array: Array, version: u64, base: Box<Geometry>, node: Weak<Node>, counted: Option<Counted> },
+    /// A policy has it.
+    Packed(Arc<Packed>),
+}
+pub struct Packed {
+    pub stowed: Stowed,
+    pub shape: Dims,
+    pub dtype: DType,
+    history: History,
+}
+/// Where the gradient of an unpacked value goes.
+enum History {
+    None,
+    Input(Edge),
+    Output(u32),
+    OnView(Box<(Geometry, Geometry)>, Weak<Node>),
+}
+#[derive(Default)]
+pub struct Slots {
+    pub values: SmallVec<[Value; 2]>,
+    /// The values were here and are gone.
+    pub freed: bool,
+}
+
+impl Value {
+    /// A handle on the same value, so that the slot's lock can be let go before it is unpacked. (A count of saved bytes stays behind.)
+    pub fn share(&self) -> Value {
+        match self {
+            Value::Empty => Value::Empty,
+            Value::Number(t) => Value::Number(t.clone()),
+            Value::Kept { held, version, .. } => Value::Kept { held: Held::Core(held.tensor().clone()), version: *version, counted: None },
+            Value::Output { array, version, nr, .. } => Value::Output { array: array.clone(), version: *version, nr: *nr, counted: None },
+            Value::Before { array, input, .. } => Value::Before { array: array.clone(), input: *input, counted: None },
+            Value::OnView { array, version, base, node, .. } => {
+                Value::OnView { array: array.clone(), version: *version, base: base.clone(), node: node.clone(), counted: None }
+            }
+            Value::Packed(p) => Value::Packed(p.clone()),
+        }
+    }
+    pub fn unpack(self, node: &Arc<Node>, slot: usize, history: bool) -> Result<Option<Tensor>> {
+        let modified = |a: &Array, expected: u64| -> Result<()> {
+            let found = a.version();
+            if found == expected {
+                return Ok(());
+            }
+            Err(Box::new(Error::Modified {
+                node: node.name().into_owned(),
+                slot: node.slot_name(slot),
+                shape: a.shape.to_vec(),
+                found,
+                expected,
+                saved_at: node.line.as_ref().map(|l| l.text()),
+                written_at: super::record::last_write(a),
+            }))
+        };
+        Ok(Some(match self {
+            Value::Empty => return Ok(None),
+            Value::Number(t) => t,
+            Value::Kept { held, version, .. } => {
+                let t = held.tensor();
+                t.look(|a| if a.version() == version { None } else { Some(a.clone()) }).map_or(Ok(()), |a| modified(&a, version))?;
+                t.clone()
+            }
+            Value::Output { array, version, nr, .. } => {
+                modified(&array, version)?;
+                if history { Tensor::with_edge(array, Edge::Node(node.clone(), nr)) } else { Tensor::new(array) }
+            }
+            Value::Before { array, input, .. } => {
+                let edge = if history { node.inputs[input as usize].edge.clone() } else { Edge::None };
+                Tensor::with_edge(array, edge)
+            }
+            Value::OnView { array, version, base, node: on, .. } => {
+                modified(&array, version)?;
+                match on.upgrade() {
+                    Some(on) if history => {
+                        let edge = on.info().views.strided(Edge::Node(on.clone(), 0), &base, &array.geometry(), &Meta::of(&array))?;
+                        Tensor::with_edge(array, edge)
+                    }
+                    _ => Tensor::new(array),
+                }
+            }
+            Value::Packed(p) => p.unpack(node, slot, history)?,
+        }))
+    }
+    /// The same value in the hands of a policy (`SavedTensor.register_hooks`).
+    pub fn pack_with(&self, node: &Arc<Node>, slot: usize, by: &Arc<dyn Pack>) -> Result<Value> {
+        let t = match self.share().unpack(node, slot, true)? {
+            Some(t) if !matches!(self, Value::Number(_)) => t,
+            _ => bail!(Runtime, "register_hooks(): the slot {} of {} holds no tensor", node.slot_name(slot), node.name()),
+        };
+        let (array, name) = (t.array(), node.slot_name(slot));
+        let (origin, history) = match self {
+            Value::Output { nr, .. } => (Origin::Output(*nr), History::Output(*nr)),
+            _ => (Origin::Input(&t), History::Input(t.edge())),
+        };
+        match pack_one(by, &Saving { op: node.info().op, slot: &name, array: &array, origin })? {
+            Some(stowed) => Ok(Value::Packed(Arc::new(Packed { stowed, shape: array.shape, dtype: array.dtype, history }))),
+            None => Ok(self.share()),
+        }
+    }
+    pub fn visit(&self, f: &mut dyn FnMut(Visit<'_>)) {
+        match self {
+            Value::Kept { held, .. } => f(Visit::Held(held)),
+            Value::Packed(p) if Arc::strong_count(p) == 1 => {
+                f(Visit::Slot(&p.stowed));
+                match &p.history {
+                    History::Input(Edge::Node(n, _)) => f(Visit::Node(n)),
+                    History::Input(Edge::Leaf(h)) => f(Visit::Held(h)),
+                    _ => {}
+                }
+            }
+            _ => {}
+        }
+    }
+    /// The output that this is, moved onto a view's base (see `record`): `node` is the base's copy-slices node.
+    pub fn onto_view(self, base: Geometry, view: Geometry, node: &Arc<Node>) -> Value {
+        match self {
+            Value::Output { array, version, counted, .. } => {
+                Value::OnView { array, version, base: Box::new(base), node: Arc::downgrade(node), counted }
+            }
+            Value::Packed(p) => match Arc::try_unwrap(p) {
+                Ok(Packed { stowed, shape, dtype, history: History::Output(_) }) => {
+                    Value::Packed(Arc::new(Packed { stowed, shape, dtype, history: History::OnView(Box::new((base, view)), Arc::downgrade(node)) }))
+                }
+                Ok(p) => Value::Packed(Arc::new(p)),
+                Err(p) => Value::Packed(p),
+            },
+            v => v,
+        }
+    }
+}
+impl Packed {
+    fn unpack(&self, node: &Arc<Node>, slot: usize, history: bool) -> Result<Tensor> {
+        let want = Wanted { node, slot, shape: self.shape, dtype: self.dtype };
+        let t = self.stowed.by.unpack(self.stowed.key, self.stowed.keeper.as_ref(), &want)?;
+        let (shape, dtype) = t.look(|a| (a.shape, a.dtype));
+        if shape != self.shape || dtype != self.dtype {
+            bail!(
+                Runtime,
+                "{}: unpacking the saved value {} gave a tensor of shape {:?} and dtype {}, but shape {:?} and dtype {} were packed. An unpack hook must return what pack was given",
+                node.name(),
+                node.slot_name(slot),
+                shape,
+                dtype.name(),
+                self.shape,
+                self.dtype.name()
+            );
+        }
+        if !history {
+            return Ok(t);
+        }
+        let edge = match &self.history {
+            History::None => Edge::None,
+            History::Input(e) => e.clone(),
+            History::Output(nr) => Edge::Node(node.clone(), *nr),
+            History::OnView(pair, on) => match on.upgrade() {
+                Some(on) => on.info().views.strided(Edge::Node(on.clone(), 0), &pair.0, &pair.1, &Meta { shape, dtype })?,
+                None => Edge::None,
+            },
+        };
+        // The very tensor that was packed needs no alias: its own gradient goes the same way.
+        if t.edge().same(&edge) { Ok(t) } else { Ok(Tensor::with_edge(t.array(), edge)) }
+    }
+}
+
+/// Calls a policy's `pack` as rule 3 says: grad disabled, and an in-place change of the value is an error.
+pub fn pack_one(by: &Arc<dyn Pack>, s: &Saving<'_>) -> Result<Option<Stowed>> {
+    let version = s.array.version();
+    let stowed = mode::no_grad(|| by.clone().pack(s))?;
+    if s.array.version() != version {
+        bail!(
+            Runtime,
+            "a saved tensor pack hook is modifying its input in place: {} saved by {} went from version {version} to {}. Tensors provided as input to pack hook can not be modified by in-place operations; clone it first",
+            s.slot,
+            s.op,
+            s.array.version()
+        );
+    }
+    Ok(stowed)
+}
+/// Saves one value into a slot: the innermost policy of the thread may take it, otherwise it is kept.
+#[inline]
+pub fn save(pack: Option<&Arc<dyn Pack>>, op: &'static str, slot: &str, array: &Array, origin: Origin<'_>, input: u32) -> Result<Value> {
+    if let Some(by) = pack {
+        return save_packed(by, op, slot, array, origin, input);
+    }
+    keep(array, origin, input)
+}
+#[inline]
+fn keep(array: &Array, origin: Origin<'_>, input: u32) -> Result<Value> {
+    Ok(match origin {
+        Origin::Input(t) => {
+            if t.is_inference() {
+                t.check_savable()?;
+            }
+            let counted = t.counts_as_saved().then(|| Counted::new(array.storage()));
+            Value::Kept { held: Held::of(t), version: array.version(), counted }
+        }
+        Origin::Overwritten(_) => Value::Before { array: array.clone(), input, counted: Some(Counted::new(array.storage())) },
+        Origin::Output(nr) => Value::Output { array: array.clone(), version: array.version(), nr, counted: Some(Counted::new(array.storage())) },
+    })
+}
+#[cold]
+fn save_packed(by: &Arc<dyn Pack>, op: &'static str, slot: &str, array: &Array, origin: Origin<'_>, input: u32) -> Result<Value> {
+    if let Origin::Input(t) = origin {
+        t.check_savable()?;
+    }
+    match pack_one(by, &Saving { op, slot, array, origin })? {
+        None => keep(array, origin, input),
+        Some(stowed) => {
+            let history = match origin {
+                Origin::Input(t) | Origin::Overwritten(t) => match t.edge() {
+                    Edge::None => History::None,
+                    e => History::Input(e),
+                },
+                Origin::Output(nr) => History::Output(nr),
+            };
+            Ok(Value::Packed(Arc::new(Packed { stowed, shape: array.shape, dtype: array.dtype, history })))
+        }
+    }
+}
+/// The place in user code, if the host can tell: kept with a node, resolved when an error asks.
+pub fn here() -> Option<Box<dyn super::Line>> {
+    host().and_then(|h| h.here())
+}

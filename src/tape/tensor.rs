@@ -1,0 +1,537 @@
+//! A tensor: an array that may be replaced (`x.data = y`), and what autograd knows of it: where its gradient goes, its gradient, its hooks,
+//! and, for a view, the base it looks into.
+//!
+//! Ownership. A tensor with a Python wrapper is owned by that wrapper alone; whoever holds a tensor for long holds a `Held`, which is the
+//! wrapper if there is one and the core tensor otherwise (rule 1). Flags are atomics; the rest lies behind two short locks inside which
+//! nothing is called or dropped (rule 4).
+use super::hooks::{GradHook, NodeHook, PreHook};
+use super::mode;
+use super::node::{Edge, Node};
+use super::saved;
+use crate::array::Array;
+use crate::dtype::{DType, Scalar};
+use crate::error::{Error, Result, bail};
+use crate::layout::Dims;
+use smallvec::SmallVec;
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering::*};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+#[cfg(feature = "python")]
+pub use crate::py::Wrapper;
+/// The Python object of a tensor; without the `python` feature there is none.
+#[cfg(not(feature = "python"))]
+#[derive(Clone)]
+pub enum Wrapper {}
+#[cfg(not(feature = "python"))]
+impl Wrapper {
+    pub fn of(_: &Tensor) -> Option<Wrapper> {
+        None
+    }
+    pub fn tensor(&self) -> &Tensor {
+        match *self {}
+    }
+}
+/// A long-lived hold on a tensor.
+#[derive(Clone)]
+pub enum Held {
+    Core(Tensor),
+    Wrapped(Wrapper),
+}
+impl Held {
+    #[inline]
+    pub fn of(t: &Tensor) -> Held {
+        match Wrapper::of(t) {
+            Some(w) => Held::Wrapped(w),
+            None => Held::Core(t.clone()),
+        }
+    }
+    #[inline]
+    pub fn tensor(&self) -> &Tensor {
+        match self {
+            Held::Core(t) => t,
+            Held::Wrapped(w) => w.tensor(),
+        }
+    }
+}
+
+const REQUIRES_GRAD: u8 = 1;
+const HAS_FN: u8 = 2;
+const VIEW: u8 = 4;
+const INFERENCE: u8 = 8;
+const EXTRA: u8 = 16;
+const RETAINS: u8 = 32;
+
+#[derive(Clone)]
+pub struct Tensor(Arc<Impl>);
+#[derive(Clone)]
+pub struct WeakTensor(Weak<Impl>);
+pub struct Impl {
+    array: Mutex<Array>,
+    flags: AtomicU8,
+    state: Mutex<State>,
+    /// The Python wrapper, borrowed: the wrapper clears it when it dies.
+    pub wrapper: AtomicPtr<()>,
+}
+#[derive(Default)]
+struct State {
+    /// Where a gradient of this tensor goes, unless it is a leaf (then: into `grad`). A `Leaf` edge here marks an alias of a leaf, as
+    /// unpack makes them.
+    edge: Edge,
+    grad: Option<Held>,
+    view: Option<Box<ViewOf>>,
+    extra: Option<Box<Extra>>,
+}
+/// How a view came to be; decides whether it may be written in place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ViewKind {
+    Plain,
+    /// One of several outputs of a function (`unbind`, `split`, `chunk`).
+    OneOfMany,
+    NoGrad,
+    /// Made inside a custom Function.
+    Custom,
+}
+pub struct ViewOf {
+    pub base: Held,
+    pub kind: ViewKind,
+    /// The version at which `edge` was right; another one means that the base was written since.
+    version: u64,
+}
+/// What few tensors have.
+#[derive(Default)]
+pub struct Extra {
+    /// Hooks on the gradient of a leaf, in order of registration.
+    pub leaf_hooks: Vec<(u64, Arc<dyn GradHook>)>,
+    /// Hooks that user code registered on the leaf's AccumulateGrad node.
+    pub pre_hooks: Vec<(u64, Arc<dyn PreHook>)>,
+    pub node_hooks: Vec<(u64, Arc<dyn NodeHook>)>,
+    /// Run after the gradient was accumulated.
+    pub after_hooks: Vec<(u64, Arc<dyn GradHook>)>,
+    /// The AccumulateGrad node, made when somebody asks for it.
+    pub accumulate: Option<Weak<Node>>,
+}
+
+thread_local! { static DROPS: RefCell<Option<Vec<State>>> = const { RefCell::new(None) }; }
+impl Drop for Impl {
+    /// A chain of views or gradients is taken apart in a loop, not by recursion (rule 5).
+    fn drop(&mut self) {
+        let state = std::mem::take(self.state.get_mut().unwrap_or_else(|e| e.into_inner()));
+        if state.grad.is_none() && state.view.is_none() && state.extra.is_none() {
+            return; // an edge goes through the queue of nodes
+        }
+        let nested = DROPS.try_with(|q| match &mut *q.borrow_mut() {
+            Some(list) => {
+                list.push(state);
+                None
+            }
+            idle => {
+                *idle = Some(Vec::new());
+                Some(state)
+            }
+        });
+        let Ok(Some(state)) = nested else { return };
+        drop(state);
+        while let Some(next) = DROPS.with(|q| q.borrow_mut().as_mut().and_then(Vec::pop)) {
+            drop(next);
+        }
+        DROPS.with(|q| *q.borrow_mut() = None);
+    }
+}
+
+impl WeakTensor {
+    pub fn upgrade(&self) -> Option<Tensor> {
+        self.0.upgrade().map(Tensor)
+    }
+}
+impl Tensor {
+    /// A tensor without history. In inference mode it is an inference tensor.
+    #[inline]
+    pub fn new(array: Array) -> Tensor {
+        Self::make(array, if mode::inference() { INFERENCE } else { 0 }, State::default())
+    }
+    #[inline]
+    fn make(array: Array, flags: u8, state: State) -> Tensor {
+        Tensor(Arc::new(Impl {
+            array: Mutex::new(array),
+            flags: AtomicU8::new(flags),
+            state: Mutex::new(state),
+            wrapper: AtomicPtr::new(std::ptr::null_mut()),
+        }))
+    }
+    /// A leaf that requires grad.
+    pub fn leaf(array: Array) -> Result<Tensor> {
+        let t = Tensor::new(array);
+        t.set_requires_grad(true)?;
+        Ok(t)
+    }
+    /// A tensor whose gradient goes along `edge`: a node's output, or an alias of a leaf.
+    #[inline]
+    pub fn with_edge(array: Array, edge: Edge) -> Tensor {
+        let flags = match &edge {
+            Edge::None => 0,
+            Edge::Node(..) => HAS_FN,
+            Edge::Leaf(_) => REQUIRES_GRAD,
+        };
+        Self::make(array, flags, State { edge, ..State::default() })
+    }
+    /// A view of `base` (or of its base), with the given history.
+    pub fn view_of(parent: &Tensor, array: Array, edge: Edge, kind: ViewKind) -> Tensor {
+        let (base, kind) = match parent.view_info() {
+            Some((base, k)) => (base, if kind == ViewKind::Plain { k } else { kind }),
+            None => (Held::of(parent), kind),
+        };
+        let flags = VIEW | if matches!(edge, Edge::Node(..)) { HAS_FN } else { 0 } | (parent.flags() & INFERENCE);
+        let view = Some(Box::new(ViewOf { base, kind, version: array.version() }));
+        Self::make(array, flags, State { edge, view, ..State::default() })
+    }
+    #[inline]
+    fn flags(&self) -> u8 {
+        self.0.flags.load(Acquire)
+    }
+    fn set_flag(&self, bit: u8, on: bool) {
+        if on {
+            self.0.flags.fetch_or(bit, AcqRel);
+        } else {
+            self.0.flags.fetch_and(!bit, AcqRel);
+        }
+    }
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(|e| e.into_inner())
+    }
+    #[inline]
+    pub fn array(&self) -> Array {
+        self.0.array.lock().unwrap_or_else(|e| e.into_inner()).clone()
+    }
+    /// Looks at the array without cloning it. `f` may only look: no call of an op, of Python, no drop of a tensor.
+    #[inline]
+    pub fn look<R>(&self, f: impl FnOnce(&Array) -> R) -> R {
+        f(&self.0.array.lock().unwrap_or_else(|e| e.into_inner()))
+    }
+    /// Puts another array in place (`x.data = y`, `set_`, `resize_`, in-place changes of shape). Returns the old one.
+    pub fn replace_array(&self, a: Array) -> Array {
+        std::mem::replace(&mut *self.0.array.lock().unwrap_or_else(|e| e.into_inner()), a)
+    }
+    #[inline]
+    pub fn shape(&self) -> Dims {
+        self.look(|a| a.shape)
+    }
+    #[inline]
+    pub fn dtype(&self) -> DType {
+        self.look(|a| a.dtype)
+    }
+    pub fn numel(&self) -> usize {
+        self.look(Array::numel)
+    }
+    pub fn ndim(&self) -> usize {
+        self.look(Array::ndim)
+    }
+    pub fn version(&self) -> u64 {
+        self.look(Array::version)
+    }
+    pub fn is_number(&self) -> bool {
+        self.look(|a| a.number)
+    }
+    pub fn item(&self) -> Scalar {
+        self.array().item()
+    }
+    #[inline]
+    pub fn ptr_eq(&self, o: &Tensor) -> bool {
+        Arc::ptr_eq(&self.0, &o.0)
+    }
+    /// An address that names the tensor while it lives.
+    pub fn id(&self) -> usize {
+        Arc::as_ptr(&self.0) as usize
+    }
+    pub fn imp(&self) -> &Impl {
+        &self.0
+    }
+    pub fn owners(&self) -> usize {
+        Arc::strong_count(&self.0)
+    }
+    pub fn downgrade(&self) -> WeakTensor {
+        WeakTensor(Arc::downgrade(&self.0))
+    }
+
+    // ---- gradients ----
+    #[inline]
+    pub fn requires_grad(&self) -> bool {
+        let f = self.flags();
+        f & (REQUIRES_GRAD | HAS_FN) != 0 || (f & VIEW != 0 && self.base().is_some_and(|b| b.tensor().requires_grad()))
+    }
+    /// A leaf: no operation recorded it.
+    pub fn is_leaf(&self) -> bool {
+        self.grad_fn().is_none()
+    }
+    pub fn is_inference(&self) -> bool {
+        self.flags() & INFERENCE != 0
+    }
+    /// `requires_grad_()`. Only floating point tensors; a non-leaf always requires it.
+    pub fn set_requires_grad(&self, on: bool) -> Result<()> {
+        if on && !self.dtype().is_float() {
+            bail!(Runtime, "only Tensors of floating point dtype can require gradients, this one is {}", self.dtype().name());
+        }
+        if !on && self.flags() & HAS_FN != 0 {
+            bail!(
+                Runtime,
+                "you can only change requires_grad flags of leaf variables. If you want to use a computed variable in a subgraph that doesn't require differentiation use var_no_grad = var.detach()."
+            );
+        }
+        if on && self.is_inference() && !mode::inference() {
+            bail!(Runtime, "Setting requires_grad=True on inference tensor outside InferenceMode is not allowed.");
+        }
+        if self.flags() & HAS_FN == 0 {
+            self.set_flag(REQUIRES_GRAD, on);
+        }
+        Ok(())
+    }
+    /// Where a gradient of this tensor goes. For a view of a base that was written since, its history is made anew.
+    #[inline]
+    pub fn edge(&self) -> Edge {
+        let f = self.flags();
+        if f & VIEW != 0 {
+            self.refresh_view();
+        }
+        if self.flags() & HAS_FN != 0 {
+            return self.state().edge.clone();
+        }
+        if self.requires_grad() {
+            let state = self.state();
+            return match &state.edge {
+                Edge::None => {
+                    drop(state);
+                    Edge::Leaf(Held::of(self))
+                }
+                alias => alias.clone(),
+            };
+        }
+        Edge::None
+    }
+    /// The node that made this tensor, and which of its outputs it is.
+    pub fn grad_fn(&self) -> Option<(Arc<Node>, u32)> {
+        let f = self.flags();
+        if f & VIEW != 0 {
+            self.refresh_view();
+        }
+        if self.flags() & HAS_FN == 0 {
+            return None;
+        }
+        match &self.state().edge {
+            Edge::Node(n, nr) => Some((n.clone(), *nr)),
+            _ => None,
+        }
+    }
+    /// Sets the history, as it is now (an in-place operation, a custom Function).
+    pub fn set_edge(&self, edge: Edge) {
+        let is_node = matches!(edge, Edge::Node(..));
+        let version = self.version();
+        let old;
+        {
+            let mut s = self.state();
+            old = std::mem::replace(&mut s.edge, edge);
+            if let Some(v) = &mut s.view {
+                v.version = version;
+            }
+        }
+        self.set_flag(HAS_FN, is_node);
+        if is_node {
+            self.set_flag(REQUIRES_GRAD, false);
+        }
+        drop(old);
+    }
+    /// `detach_()`.
+    pub fn forget_history(&self) {
+        self.set_edge(Edge::None);
+        self.set_flag(REQUIRES_GRAD, false);
+    }
+    /// History of a view whose base was written: from the base by `as_strided`.
+    #[cold]
+    fn refresh_view(&self) {
+        let version = self.version();
+        let base = {
+            let s = self.state();
+            match &s.view {
+                Some(v) if v.version != version => v.base.clone(),
+                _ => return,
+            }
+        };
+        if !base.tensor().requires_grad() {
+            return;
+        }
+        if let Some(edge) = super::record::strided_history(base.tensor(), &self.array()) {
+            self.set_edge(edge);
+        }
+    }
+    pub fn is_view(&self) -> bool {
+        self.flags() & VIEW != 0
+    }
+    pub fn base(&self) -> Option<Held> {
+        self.state().view.as_ref().map(|v| v.base.clone())
+    }
+    pub fn view_info(&self) -> Option<(Held, ViewKind)> {
+        if self.flags() & VIEW == 0 {
+            return None;
+        }
+        self.state().view.as_ref().map(|v| (v.base.clone(), v.kind))
+    }
+    /// The view stands on its own from now on (`detach_`, `x.data = y`).
+    pub fn forget_base(&self) {
+        let old = self.state().view.take();
+        self.set_flag(VIEW, false);
+        drop(old);
+    }
+    pub fn set_view_kind(&self, kind: ViewKind) {
+        if let Some(v) = &mut self.state().view {
+            v.kind = kind;
+        }
+    }
+    pub fn grad(&self) -> Option<Held> {
+        self.state().grad.clone()
+    }
+    /// Sets `.grad`; returns the old one, so that it is dropped outside of every lock.
+    pub fn set_grad(&self, g: Option<Held>) -> Option<Held> {
+        std::mem::replace(&mut self.state().grad, g)
+    }
+    /// `grad`, held by its wrapper from now on (called when a wrapper was made for it).
+    pub fn promote_grad(&self, g: Held) {
+        let mut s = self.state();
+        let old = match &s.grad {
+            Some(now) if now.tensor().ptr_eq(g.tensor()) => std::mem::replace(&mut s.grad, Some(g)),
+            _ => Some(g),
+        };
+        drop(s);
+        drop(old);
+    }
+    pub fn promote_base(&self, b: Held) {
+        let mut s = self.state();
+        let old = match &mut s.view {
+            Some(v) if v.base.tensor().ptr_eq(b.tensor()) => std::mem::replace(&mut v.base, b),
+            _ => b,
+        };
+        drop(s);
+        drop(old);
+    }
+    pub fn retains_grad(&self) -> bool {
+        self.flags() & RETAINS != 0
+    }
+    pub fn set_retains_grad(&self) {
+        self.set_flag(RETAINS, true);
+    }
+    pub fn has_extra(&self) -> bool {
+        self.flags() & EXTRA != 0
+    }
+    /// Works on the rarely needed part. `f` may only look, push, take.
+    pub fn with_extra<R>(&self, f: impl FnOnce(&mut Extra) -> R) -> R {
+        self.set_flag(EXTRA, true);
+        f(self.state().extra.get_or_insert_default())
+    }
+    pub fn look_extra<R>(&self, f: impl FnOnce(&Extra) -> R) -> Option<R> {
+        if !self.has_extra() {
+            return None;
+        }
+        self.state().extra.as_deref().map(f)
+    }
+    /// The same elements without history; shares storage and version (rule 2).
+    pub fn detach(&self) -> Tensor {
+        Self::make(self.array(), self.flags() & INFERENCE, State::default())
+    }
+    /// `.data`: as `detach`, with a version counter of its own.
+    pub fn data(&self) -> Tensor {
+        let a = self.array();
+        let version = a.version();
+        Tensor::new(a.with_counter(version))
+    }
+    /// What the collector may look at without waiting (rule 5); None if the lock is taken.
+    pub fn try_visit(&self, f: &mut dyn FnMut(Visit<'_>)) {
+        if let Ok(s) = self.0.state.try_lock() {
+            if let Edge::Node(n, _) = &s.edge {
+                f(Visit::Node(n));
+            }
+            if let Edge::Leaf(h) = &s.edge {
+                f(Visit::Held(h));
+            }
+            if let Some(g) = &s.grad {
+                f(Visit::Held(g));
+            }
+            if let Some(v) = &s.view {
+                f(Visit::Held(&v.base));
+            }
+            if let Some(e) = &s.extra {
+                e.leaf_hooks.iter().chain(&e.after_hooks).for_each(|(_, h)| f(Visit::Grad(h)));
+                e.pre_hooks.iter().for_each(|(_, h)| f(Visit::Pre(h)));
+                e.node_hooks.iter().for_each(|(_, h)| f(Visit::Post(h)));
+            }
+        }
+    }
+    /// Lets go of everything that could be part of a reference cycle; returns it to be dropped by the caller.
+    pub fn clear(&self) -> impl Sized {
+        let state = self.0.state.try_lock().ok().map(|mut s| std::mem::take(&mut *s));
+        self.0.flags.store(0, Release);
+        state.map(|s| (s.edge, s.grad, s.view.map(|v| v.base), s.extra))
+    }
+    /// Checks that it may be saved for backward.
+    pub fn check_savable(&self) -> Result<()> {
+        if self.is_inference() && !mode::inference() {
+            bail!(
+                Runtime,
+                "Inference tensors cannot be saved for backward. Please do not use Tensors created in inference mode in computation tracked by autograd. To work around this, you can make a clone to get a normal tensor and use it in autograd, or use `torch.no_grad()` instead of `torch.inference_mode()`."
+            );
+        }
+        Ok(())
+    }
+    /// An in-place write is refused on a leaf that requires grad, and where a view does not allow it.
+    pub fn check_in_place(&self, op: &'static str) -> Result<()> {
+        if self.is_inference() && !mode::inference() {
+            bail!(Runtime, "{op}(): Inplace update to inference tensor outside InferenceMode is not allowed. You can make a clone to get a normal tensor before doing inplace update.");
+        }
+        if !mode::grad_enabled() {
+            return Ok(());
+        }
+        if let Some((base, kind)) = self.view_info() {
+            let base = base.tensor();
+            let requires = base.requires_grad() || self.requires_grad();
+            match kind {
+                ViewKind::Plain => {}
+                _ if !requires && kind == ViewKind::NoGrad => {}
+                ViewKind::NoGrad => bail!(
+                    Runtime,
+                    "A view was created in no_grad mode and is being modified inplace with grad mode enabled ({op}). Move both the view and the inplace operation either inside the no_grad block or outside of it."
+                ),
+                ViewKind::OneOfMany => bail!(
+                    Runtime,
+                    "{op}(): this view is the output of a function that returns multiple views and is being modified inplace. Such functions do not allow the output views to be modified inplace. You should replace the inplace operation by an out-of-place one."
+                ),
+                ViewKind::Custom => bail!(
+                    Runtime,
+                    "{op}(): this view was created inside a custom Function (or because an input was returned as-is) and the autograd logic to handle view+inplace would override the custom backward associated with the custom Function, leading to incorrect gradients. This behavior is forbidden. You can fix this by cloning the output of the custom Function."
+                ),
+            }
+            if base.is_leaf() && base.flags() & REQUIRES_GRAD != 0 {
+                return Err(Box::new(Error::ViewOfLeafInPlace { op }));
+            }
+        }
+        if self.flags() & REQUIRES_GRAD != 0 && self.flags() & HAS_FN == 0 {
+            return Err(Box::new(Error::LeafInPlace { op }));
+        }
+        Ok(())
+    }
+    /// Bytes of a slot count as saved unless it is a leaf that requires grad: that one lives anyway.
+    pub fn counts_as_saved(&self) -> bool {
+        self.flags() & (REQUIRES_GRAD | HAS_FN) != REQUIRES_GRAD
+    }
+}
+impl std::fmt::Debug for Tensor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Tensor({:?})", self.array())
+    }
+}
+/// What a tensor or a node owns, as the collector sees it.
+pub enum Visit<'a> {
+    Node(&'a Arc<Node>),
+    Held(&'a Held),
+    Grad(&'a Arc<dyn GradHook>),
+    Pre(&'a Arc<dyn PreHook>),
+    Post(&'a Arc<dyn NodeHook>),
+    Slot(&'a saved::Stowed),
+}
+pub type Tensors = SmallVec<[Tensor; 2]>;
