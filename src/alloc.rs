@@ -224,7 +224,8 @@ fn system(size: usize) -> Option<NonNull<u8>> {
         return NonNull::new(unsafe { alloc_zeroed(layout_of(size)) });
     }
     // SAFETY: an anonymous private mapping of our own choosing; the kernel zeroes it.
-    let p = unsafe { libc::mmap(std::ptr::null_mut(), size, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANON, -1, 0) };
+    let p =
+        unsafe { libc::mmap(std::ptr::null_mut(), size, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANON, -1, 0) };
     if p == libc::MAP_FAILED {
         return None;
     }
