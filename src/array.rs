@@ -91,7 +91,11 @@ impl Array {
         Ok(a)
     }
     fn check_bounds(&self, op: &'static str) -> Result<()> {
-        let reach = self.shape.iter().zip(self.strides.iter()).try_fold(self.offset, |at, (&n, &s)| at.checked_add(n.max(1).checked_sub(1)?.checked_mul(s)?));
+        let reach = self
+            .shape
+            .iter()
+            .zip(self.strides.iter())
+            .try_fold(self.offset, |at, (&n, &s)| at.checked_add(n.max(1).checked_sub(1)?.checked_mul(s)?));
         let need = if self.shape.contains(&0) { Some(0) } else { reach.and_then(|r| r.checked_add(1)?.checked_mul(self.dtype.size())) };
         match need {
             Some(n) if n <= self.storage.size() => Ok(()),

@@ -220,16 +220,46 @@ macro_rules! for_dtype {
     ($dtype:expr, $t:ident => $body:expr) => {{
         use $crate::dtype::DType as D;
         match $dtype {
-            D::Bool => { type $t = $crate::dtype::Truth; $body }
-            D::UInt8 => { type $t = u8; $body }
-            D::Int8 => { type $t = i8; $body }
-            D::Int16 => { type $t = i16; $body }
-            D::Int32 => { type $t = i32; $body }
-            D::Int64 => { type $t = i64; $body }
-            D::Float16 => { type $t = half::f16; $body }
-            D::BFloat16 => { type $t = half::bf16; $body }
-            D::Float32 => { type $t = f32; $body }
-            D::Float64 => { type $t = f64; $body }
+            D::Bool => {
+                type $t = $crate::dtype::Truth;
+                $body
+            }
+            D::UInt8 => {
+                type $t = u8;
+                $body
+            }
+            D::Int8 => {
+                type $t = i8;
+                $body
+            }
+            D::Int16 => {
+                type $t = i16;
+                $body
+            }
+            D::Int32 => {
+                type $t = i32;
+                $body
+            }
+            D::Int64 => {
+                type $t = i64;
+                $body
+            }
+            D::Float16 => {
+                type $t = half::f16;
+                $body
+            }
+            D::BFloat16 => {
+                type $t = half::bf16;
+                $body
+            }
+            D::Float32 => {
+                type $t = f32;
+                $body
+            }
+            D::Float64 => {
+                type $t = f64;
+                $body
+            }
         }
     }};
 }

@@ -8,27 +8,63 @@ pub type Result<T, E = Box<Error>> = std::result::Result<T, E>;
 #[derive(Debug)]
 pub enum Error {
     /// Operands whose shapes do not broadcast.
-    Broadcast { op: &'static str, lhs: Vec<usize>, rhs: Vec<usize> },
+    Broadcast {
+        op: &'static str,
+        lhs: Vec<usize>,
+        rhs: Vec<usize>,
+    },
     /// A dimension outside `[-ndim, ndim)`.
-    Dim { dim: i64, ndim: usize },
+    Dim {
+        dim: i64,
+        ndim: usize,
+    },
     /// A result that cannot be written into an array of type `to`.
-    Cast { op: &'static str, from: DType, to: DType },
+    Cast {
+        op: &'static str,
+        from: DType,
+        to: DType,
+    },
     /// `out=` given where a gradient would have to be recorded.
-    OutGrad { op: &'static str },
+    OutGrad {
+        op: &'static str,
+    },
     /// An in-place write to a leaf that requires grad.
-    LeafInPlace { op: &'static str },
+    LeafInPlace {
+        op: &'static str,
+    },
     /// An in-place write to a view of a leaf that requires grad.
-    ViewOfLeafInPlace { op: &'static str },
+    ViewOfLeafInPlace {
+        op: &'static str,
+    },
     /// A dtype for which there is no kernel.
-    Unsupported { op: &'static str, dtype: DType },
+    Unsupported {
+        op: &'static str,
+        dtype: DType,
+    },
     /// A size that does not hold the elements there are.
-    View { op: &'static str, size: Vec<i64>, numel: usize },
+    View {
+        op: &'static str,
+        size: Vec<i64>,
+        numel: usize,
+    },
     /// A saved value that was overwritten before backward. `saved_at` and `written_at` are source lines, where known.
-    Modified { node: String, slot: String, shape: Vec<usize>, found: u64, expected: u64, saved_at: Option<String>, written_at: Option<String> },
+    Modified {
+        node: String,
+        slot: String,
+        shape: Vec<usize>,
+        found: u64,
+        expected: u64,
+        saved_at: Option<String>,
+        written_at: Option<String>,
+    },
     /// Backward through a graph whose saved values are gone.
-    Freed { node: String },
+    Freed {
+        node: String,
+    },
     /// An allocation that the system refused, or a size beyond what an address can hold.
-    Memory { bytes: u128 },
+    Memory {
+        bytes: u128,
+    },
     Runtime(String),
     Type(String),
     Value(String),
@@ -150,7 +186,10 @@ impl fmt::Display for Error {
                 "Trying to backward through the graph a second time (or to read saved values after they have been freed): the saved values of {node} are gone. Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify retain_graph=True if you need to backward through the graph a second time"
             ),
             Error::Memory { bytes } => {
-                write!(f, "not enough memory: you tried to allocate {bytes} bytes; free tensors, use a smaller size, or keep fewer saved values")
+                write!(
+                    f,
+                    "not enough memory: you tried to allocate {bytes} bytes; free tensors, use a smaller size, or keep fewer saved values"
+                )
             }
             Error::Runtime(s)
             | Error::Type(s)

@@ -231,7 +231,10 @@ pub fn infer_size(op: &'static str, size: &[i64], numel: usize) -> Result<Dims> 
     }
     let fill = match free {
         Some(_) if known == 0 && numel == 0 => {
-            bail!(Runtime, "{op}(): cannot reshape tensor of 0 elements into shape {size:?} because the unspecified dimension size -1 can be any value and is ambiguous")
+            bail!(
+                Runtime,
+                "{op}(): cannot reshape tensor of 0 elements into shape {size:?} because the unspecified dimension size -1 can be any value and is ambiguous"
+            )
         }
         Some(_) if known == 0 || !numel.is_multiple_of(known) => return Err(wrong()),
         Some(_) => numel / known,
@@ -315,10 +318,14 @@ mod tests {
     #[test]
     fn sizes_are_inferred_or_refused() {
         assert_eq!(infer_size("view", &[2, -1], 6).unwrap(), d(&[2, 3]));
-        assert!(infer_size("view", &[-1, -1], 6).is_err() && infer_size("view", &[4], 6).is_err() && infer_size("view", &[-1, 0], 0).is_err());
+        assert!(
+            infer_size("view", &[-1, -1], 6).is_err() && infer_size("view", &[4], 6).is_err() && infer_size("view", &[-1, 0], 0).is_err()
+        );
     }
     #[test]
     fn overlap_is_seen() {
-        assert!(may_overlap(&[3, 3], &[1, 1]) && may_overlap(&[2], &[0]) && !may_overlap(&[3, 4], &[4, 1]) && !may_overlap(&[4, 3], &[1, 4]));
+        assert!(
+            may_overlap(&[3, 3], &[1, 1]) && may_overlap(&[2], &[0]) && !may_overlap(&[3, 4], &[4, 1]) && !may_overlap(&[4, 3], &[1, 4])
+        );
     }
 }

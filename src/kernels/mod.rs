@@ -1,7 +1,6 @@
 //! Arrays in, arrays out. No tape, no Python. `simd`, `math` and `table` say what is computed on slices, `pointwise` walks any layout
 //! with it; `reduce`, `scan`, `softmax`, `norm` fold axes; `matmul`, `conv`, `pool` are dense linear work; `index`, `sort`, `create`
 //! and `random` move or make elements.
-pub mod simd;
 pub mod conv;
 pub mod create;
 pub mod index;
@@ -13,6 +12,7 @@ pub mod pool;
 pub mod random;
 pub mod reduce;
 pub mod scan;
+pub mod simd;
 pub mod softmax;
 pub mod sort;
 pub mod table;
