@@ -13,3 +13,5 @@ pub mod storage;
 pub mod kernels;
 // L3
 pub mod tape;
+// L5
+pub mod ops;

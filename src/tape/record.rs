@@ -143,7 +143,7 @@ fn save_inputs(
         } else if overwritten.is_some_and(|o| inputs[o].is_some_and(|x| x.ptr_eq(t))) {
             let before = match &copy {
                 Some(c) => c,
-                None => copy.insert(pointwise::copied(array)?),
+                None => copy.insert(pointwise::cast_kept(array, array.dtype)?),
             };
             save(pack, info.op, name, before, Origin::Overwritten(t), i as u32)?
         } else {
@@ -247,7 +247,7 @@ fn into(graded: bool, out: &Tensor, info: &'static Info, inputs: Operands<'_>, f
                 info.op, to.shape, value.shape
             ))?;
         }
-        let fresh = if value.dtype == to.dtype { pointwise::copied(&value)? } else { pointwise::cast(&value, to.dtype)? };
+        let fresh = pointwise::cast(&value, to.dtype)?;
         let fresh = fresh.counted_as(&to);
         after_write(&fresh);
         drop(out.replace_array(fresh));

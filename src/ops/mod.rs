@@ -1,0 +1,71 @@
+//! Declarations only: one `op!` (differentiable) or `function!` (not) block per op, one family a file; the argument types they use; and
+//! the few ops that fit no block, each beside its family. An op here is all there is to it: kernel below, method and node from the block.
+pub(crate) mod macros;
+pub mod arith;
+pub mod shape;
+pub mod views;
+
+use crate::array::Array;
+use crate::dtype::{DType, Scalar};
+use crate::error::Result;
+use crate::layout::Dims;
+use crate::tape::{Attr, IntoAttr, Tensor};
+use smallvec::SmallVec;
+use std::cell::RefCell;
+pub use {arith::*, shape::*};
+
+/// The outputs of an op that has several.
+pub type Tensors = SmallVec<[Tensor; 4]>;
+
+/// A list of integers given by the user: `dim=1`, `dim=(0, 2)`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Ints(pub SmallVec<[i64; 4]>);
+/// A size: `(2, 3)`, `[2, 3]`, or, in the last positional place, `2, 3`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Sizes(pub SmallVec<[i64; 4]>);
+macro_rules! lists { ($($t:ident)*) => { $(
+    impl $t {
+        pub fn of(s: &[usize]) -> Self { Self(s.iter().map(|&v| v as i64).collect()) }
+        pub fn from_slice(s: &[i64]) -> Self { Self(SmallVec::from_slice(s)) }
+    }
+    impl std::ops::Deref for $t {
+        type Target = [i64];
+        fn deref(&self) -> &[i64] { &self.0 }
+    }
+    impl IntoAttr for $t {
+        fn attr(&self) -> Attr { Attr::Ints(self.0.to_vec()) }
+    }
+)* } }
+lists! { Ints Sizes }
+
+thread_local! { static NUMBERS: RefCell<[Option<(Scalar, Tensor)>; 16]> = const { RefCell::new([const { None }; 16]) }; }
+/// A number as an operand: a 0-d tensor with a number's weight in promotion. The last few are kept, as loops use the same ones.
+pub fn number(v: impl Into<Scalar>) -> Result<Tensor> {
+    let v = v.into();
+    let (kind, bits) = match v {
+        Scalar::Bool(b) => (0, b as u64),
+        Scalar::Int(i) => (1, i as u64),
+        Scalar::Float(f) => (2, f.to_bits()),
+    };
+    let at = ((bits ^ (bits >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60) as usize;
+    let same = |x: &Scalar| match (x, v) {
+        (Scalar::Float(a), Scalar::Float(b)) => a.to_bits() == b.to_bits(),
+        (a, b) => *a == b && std::mem::discriminant(a) == std::mem::discriminant(&b),
+    };
+    let _ = kind;
+    if let Some(t) = NUMBERS.with(|n| n.borrow()[at].as_ref().filter(|(x, _)| same(x)).map(|(_, t)| t.clone())) {
+        return Ok(t);
+    }
+    let t = Tensor::new(Array::number(v)?);
+    let old = NUMBERS.with(|n| n.borrow_mut()[at].replace((v, t.clone())));
+    drop(old);
+    Ok(t)
+}
+/// A tensor of one value, like `t` in dtype.
+pub fn scalar_like(t: &Tensor, v: f64) -> Result<Tensor> {
+    Ok(Tensor::new(Array::scalar(Scalar::Float(v), t.dtype())?))
+}
+/// Zeros of the shape and dtype that input `i` has.
+pub fn zeros(shape: Dims, dtype: DType) -> Result<Tensor> {
+    Ok(Tensor::new(Array::zeros(shape, dtype)?))
+}
