@@ -15,3 +15,6 @@ pub mod kernels;
 pub mod tape;
 // L5
 pub mod ops;
+// L7
+#[cfg(feature = "python")]
+pub mod py;

@@ -1,0 +1,49 @@
+//! The Python binding: the only files that name pyo3 (besides `error.rs`). `call.rs` is the one bridge for all ops; the other files hold
+//! the classes that are more than ops.
+pub mod arg;
+pub mod call;
+pub mod convert;
+pub mod dtype;
+pub mod entry;
+pub mod keeper;
+pub mod tensor;
+
+pub use keeper::Keeper;
+pub use tensor::{PyTensor, Wrapper, wrap};
+
+use crate::error::{Error, PythonClass};
+use pyo3::exceptions::*;
+use pyo3::prelude::*;
+
+impl From<Box<Error>> for PyErr {
+    fn from(e: Box<Error>) -> PyErr {
+        let text = match *e {
+            Error::Python(e) => return e,
+            ref e => e.to_string(),
+        };
+        match e.python_class() {
+            PythonClass::Runtime | PythonClass::Memory | PythonClass::LinAlg | PythonClass::Checkpoint | PythonClass::Stop | PythonClass::Own => {
+                PyRuntimeError::new_err(text)
+            }
+            PythonClass::Type => PyTypeError::new_err(text),
+            PythonClass::Value => PyValueError::new_err(text),
+            PythonClass::Index => PyIndexError::new_err(text),
+            PythonClass::Key => PyKeyError::new_err(text),
+            PythonClass::Attribute => PyAttributeError::new_err(text),
+            PythonClass::NotImplemented => PyNotImplementedError::new_err(text),
+            PythonClass::Assertion => PyAssertionError::new_err(text),
+        }
+    }
+}
+
+#[pymodule]
+mod _C {
+    use super::*;
+    #[pymodule_export]
+    use super::PyTensor;
+    #[pymodule_init]
+    fn init(m: &Bound<'_, PyModule>) -> PyResult<()> {
+        let _ = m;
+        Ok(())
+    }
+}
