@@ -271,6 +271,10 @@ impl Node {
         let differs = like.dtype != first.dtype || like.shape != first.shape;
         Input { edge, meta: differs.then(|| Box::new(Meta::of(like))) }
     }
+    /// As `input`, for something known by its looks alone.
+    pub fn input_like(edge: Edge, like: &Meta, first: &Meta) -> Input {
+        Input { edge, meta: (like != first).then(|| Box::new(*like)) }
+    }
     pub fn no_input() -> Input {
         Input { edge: Edge::None, meta: None }
     }
