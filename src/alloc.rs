@@ -5,9 +5,11 @@
 //! Small blocks are kept per thread, large ones in one list for all; what lies idle is bounded (`IDLE_SHARE`) and given back by `trim`.
 //! Accounts are kept per thread and added up when asked: nothing global is written on the way of a small operation.
 #![allow(unsafe_code)]
+use crate::dtype::Element;
 use crate::error::{Error, Result};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::cell::{Cell, RefCell};
+use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering::Relaxed};
@@ -216,6 +218,34 @@ impl Drop for Block {
             large.0.resize_with(CLASSES, Vec::new);
         }
         large.0[class].push(ptr);
+    }
+}
+/// Scratch for one kernel call: recycled like any block, counted nowhere. Its content is unspecified but initialised.
+pub struct Scratch<T> {
+    block: Block,
+    len: usize,
+    of: PhantomData<T>,
+}
+impl<T: Element> Scratch<T> {
+    #[inline]
+    pub fn new(len: usize) -> Result<Scratch<T>> {
+        let bytes = len.checked_mul(size_of::<T>()).unwrap_or(usize::MAX);
+        Ok(Scratch { block: Block::new(bytes)?, len, of: PhantomData })
+    }
+}
+impl<T: Element> std::ops::Deref for Scratch<T> {
+    type Target = [T];
+    #[inline]
+    fn deref(&self) -> &[T] {
+        // SAFETY: the block holds `len` elements, is aligned to 64, initialised, and owned; any bits are a valid element.
+        unsafe { std::slice::from_raw_parts(self.block.ptr.cast().as_ptr(), self.len) }
+    }
+}
+impl<T: Element> std::ops::DerefMut for Scratch<T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as above, and `&mut self` makes the borrow exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.block.ptr.cast().as_ptr(), self.len) }
     }
 }
 fn system(size: usize) -> Option<NonNull<u8>> {
