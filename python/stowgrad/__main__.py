@@ -18,13 +18,17 @@ USAGE = __doc__.split("\n\n")[1]
 def _report(error: BaseException, frames_of: str) -> int:
     """Prints the traceback as Python would, without the frames of this runner; then what stowgrad lacks, if that was it."""
     tb = error.__traceback__
-    while tb is not None and (tb.tb_frame.f_code.co_filename == frames_of or tb.tb_frame.f_globals.get("__name__") == "runpy"):
+    while tb is not None and (
+        tb.tb_frame.f_code.co_filename == frames_of or tb.tb_frame.f_globals.get("__name__") == "runpy"
+    ):
         tb = tb.tb_next
     sys.excepthook(type(error), error.with_traceback(tb), tb)
     owner = getattr(error, "obj", None)
     name = getattr(error, "name", None)
     if isinstance(error, AttributeError) and name and owner is not None:
-        where = owner.__name__ if isinstance(owner, type(sys)) else f"{type(owner).__module__}.{type(owner).__qualname__}"
+        where = (
+            owner.__name__ if isinstance(owner, type(sys)) else f"{type(owner).__module__}.{type(owner).__qualname__}"
+        )
         if where == "torch" or where.split(".")[0] in ("stowgrad", "torch"):
             where = "torch" + where[8:] if where.startswith("stowgrad") else where
             print(f"stowgrad, which answers for torch here, lacks {where}.{name}", file=sys.stderr)
@@ -90,7 +94,7 @@ def run(args: list) -> int:
         return _report(e, __file__)
     except (SystemExit, KeyboardInterrupt):
         raise
-    except BaseException as e:  # noqa: BLE001  a script may raise anything; it is reported, as Python would
+    except BaseException as e:
         return _report(e, __file__)
     return 0
 
@@ -134,7 +138,7 @@ def info() -> int:
         from importlib import metadata
 
         numpy = metadata.version("numpy")
-    except Exception:  # noqa: BLE001  information only
+    except Exception:
         numpy = "not installed"
     rows = [
         ("stowgrad", getattr(stowgrad, "__stowgrad_version__", None) or stowgrad.__version__),

@@ -21,7 +21,9 @@ _real_import = builtins.__import__
 _real_import_module = importlib.import_module
 _real_find_spec = importlib.util.find_spec
 _OURS = "stowgrad"
-_INSIDE_TORCH = frozenset(("stowgrad", "torch", "torchgen", "functorch"))  # packages whose own imports of torch mean the real one
+_INSIDE_TORCH = frozenset(
+    ("stowgrad", "torch", "torchgen", "functorch")
+)  # packages whose own imports of torch mean the real one
 
 
 def _named_torch(name) -> bool:
@@ -43,8 +45,13 @@ def _means_real(module_globals) -> bool:
 def _lacking(name: str, *, attribute: str | None = None) -> ImportError:
     what = f"{name}.{attribute}" if attribute else name
     if attribute:
-        return ImportError(f"cannot import name {attribute!r} from {name!r}: stowgrad, which answers for torch here, has no {what}", name=name)
-    return ModuleNotFoundError(f"No module named {name!r}: stowgrad, which answers for torch here, has no {what}", name=name)
+        return ImportError(
+            f"cannot import name {attribute!r} from {name!r}: stowgrad, which answers for torch here, has no {what}",
+            name=name,
+        )
+    return ModuleNotFoundError(
+        f"No module named {name!r}: stowgrad, which answers for torch here, has no {what}", name=name
+    )
 
 
 def _load(name: str):

@@ -34,7 +34,9 @@ _PROFILES = {
 }
 
 
-def set_printoptions(precision=None, threshold=None, edgeitems=None, linewidth=None, profile=None, sci_mode=None) -> None:
+def set_printoptions(
+    precision=None, threshold=None, edgeitems=None, linewidth=None, profile=None, sci_mode=None
+) -> None:
     """Sets how tensors print: digits, size above which they are summarised, entries shown at each end, width of a line.
 
     `profile` ("default", "short", "full") sets the first four; single options win over it. `sci_mode` True or False forces
@@ -50,7 +52,12 @@ def set_printoptions(precision=None, threshold=None, edgeitems=None, linewidth=N
         if profile not in _PROFILES:
             raise ValueError(f"set_printoptions: profile must be one of {', '.join(_PROFILES)}, not {profile!r}")
         PRINT_OPTS.precision, PRINT_OPTS.threshold, PRINT_OPTS.edgeitems, PRINT_OPTS.linewidth = _PROFILES[profile]
-    for name, value in (("precision", precision), ("threshold", threshold), ("edgeitems", edgeitems), ("linewidth", linewidth)):
+    for name, value in (
+        ("precision", precision),
+        ("threshold", threshold),
+        ("edgeitems", edgeitems),
+        ("linewidth", linewidth),
+    ):
         if value is not None:
             setattr(PRINT_OPTS, name, value)
     PRINT_OPTS.sci_mode = sci_mode
@@ -202,7 +209,9 @@ def _with_suffixes(text: str, suffixes: list, indent: int) -> str:
 def _str(t, *, tensor_contents: str | None = None) -> str:
     """The text of a tensor: `Tensor.__repr__` and `__str__`. `tensor_contents` stands in for the values if given."""
     cls = type(t)
-    parameter = cls is not _C.Tensor and getattr(cls, "__name__", "") == "Parameter" and cls.__module__.startswith("stowgrad.")
+    parameter = (
+        cls is not _C.Tensor and getattr(cls, "__name__", "") == "Parameter" and cls.__module__.startswith("stowgrad.")
+    )
     prefix = "tensor(" if cls is _C.Tensor or parameter else cls.__name__ + "("
     indent = len(prefix)
     suffixes = []

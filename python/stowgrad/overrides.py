@@ -135,7 +135,11 @@ def resolve_name(f) -> str | None:
     if isinstance(f, str):
         return f
     name = getattr(f, "__name__", None)
-    for owner, prefix in ((_Tensor, "torch.Tensor"), (stowgrad, "torch"), (stowgrad.nn.functional, "torch.nn.functional")):
+    for owner, prefix in (
+        (_Tensor, "torch.Tensor"),
+        (stowgrad, "torch"),
+        (stowgrad.nn.functional, "torch.nn.functional"),
+    ):
         if name is not None and getattr(owner, name, None) is f:
             return f"{prefix}.{name}"
     return None

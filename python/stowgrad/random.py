@@ -55,7 +55,12 @@ class fork_rng(_DecoratorContextManager):
     """
 
     def __init__(
-        self, devices=None, enabled: bool = True, _caller: str = "fork_rng", _devices_kw: str = "devices", device_type=None
+        self,
+        devices=None,
+        enabled: bool = True,
+        _caller: str = "fork_rng",
+        _devices_kw: str = "devices",
+        device_type=None,
     ) -> None:
         self.arguments = (devices, enabled, _caller, _devices_kw, device_type)
         self.enabled = enabled

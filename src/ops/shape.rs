@@ -542,7 +542,7 @@ function! {
 function! {
     /// One dimension.
     fn ravel(self_) -> Tensor;
-    { contiguous(&reshape(self_, Sizes::from_slice(&[-1]))?) }
+    { contiguous(&reshape(self_, Sizes::from_slice(&[-1]))?, None) }
 }
 
 // ---- copies ----

@@ -46,6 +46,7 @@ macro_rules! plain_info {
             saves: &[],
             order: &[],
             uses: &[(0, &[])],
+            every: false,
             view: $view,
             state: 0,
             views: &VIEWS,
@@ -222,13 +223,13 @@ impl Backward for CopySlices {
         };
         let (size, stride) = (Sizes::of(&view.shape), Ints::of(&view.strides));
         let part = as_strided(&g, size.clone(), stride.clone(), Some(view.offset as i64))?;
-        let part = contiguous(&part)?;
+        let part = contiguous(&part, None)?;
         let mut outs: SmallVec<[Option<Tensor>; 3]> = SmallVec::new();
         outs.resize(self.inner.inputs.len(), None);
         self.inner.op.backward(&[Some(part)], &Cx { node: &self.inner, needs: cx.needs, keep: cx.keep }, &mut outs)?;
         if cx.needs(0) {
             let part = match outs[0].take() {
-                Some(p) => expand(&p, size.clone())?,
+                Some(p) => expand(&p, size.clone(), false)?,
                 None => zeros(view.shape, g.dtype())?,
             };
             grads[0] = Some(as_strided_scatter(&g, &part, size, stride, view.offset as i64)?);

@@ -33,6 +33,8 @@ pub struct Info {
     pub order: &'static [u8],
     /// For each input with a derivative, the slots that its formula reads.
     pub uses: &'static [(u8, &'static [u8])],
+    /// The inputs are a list, each of which has a derivative that reads no slot (`cat`).
+    pub every: bool,
     /// The output is a view of the first input.
     pub view: bool,
     /// Inputs that an op declares as state (running statistics): read, perhaps written, never differentiated.

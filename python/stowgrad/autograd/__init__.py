@@ -68,7 +68,9 @@ def _roots(x, what: str) -> tuple:
     try:
         return tuple(x)
     except TypeError:
-        raise TypeError(f"{what} must be a Tensor, a GradientEdge or a sequence of them, not {type(x).__name__}") from None
+        raise TypeError(
+            f"{what} must be a Tensor, a GradientEdge or a sequence of them, not {type(x).__name__}"
+        ) from None
 
 
 def _fill_grads(outputs: tuple, grads, name: str, is_grads_batched: bool = False) -> tuple:
@@ -80,7 +82,9 @@ def _fill_grads(outputs: tuple, grads, name: str, is_grads_batched: bool = False
     else:
         grads = tuple(grads)
     if len(grads) != len(outputs):
-        raise RuntimeError(f"{name} holds {len(grads)} gradients for {len(outputs)} outputs: give one an output (or None)")
+        raise RuntimeError(
+            f"{name} holds {len(grads)} gradients for {len(outputs)} outputs: give one an output (or None)"
+        )
     filled = []
     for i, (out, given) in enumerate(zip(outputs, grads)):
         if type(out) is GradientEdge:
@@ -88,7 +92,9 @@ def _fill_grads(outputs: tuple, grads, name: str, is_grads_batched: bool = False
                 meta = getattr(out.node, "_input_metadata", None)
                 shape = meta[out.output_nr].shape if meta else None
                 if shape is None or _numel(shape) != 1:
-                    raise RuntimeError(f"grad can be implicitly created only for scalar outputs; output {i} is the edge {out!r}")
+                    raise RuntimeError(
+                        f"grad can be implicitly created only for scalar outputs; output {i} is the edge {out!r}"
+                    )
                 given = _C.ones(shape, dtype=meta[out.output_nr].dtype)
         elif not isinstance(out, _Tensor):
             raise TypeError(f"output {i} must be a Tensor or a GradientEdge, not {type(out).__name__}")
@@ -146,7 +152,9 @@ def backward(
 
         warnings.warn("`grad_variables` is an old name: use `grad_tensors`", FutureWarning, stacklevel=2)
         if grad_tensors is not None:
-            raise RuntimeError("`grad_tensors` and `grad_variables` are one argument under two names: give only `grad_tensors`")
+            raise RuntimeError(
+                "`grad_tensors` and `grad_variables` are one argument under two names: give only `grad_tensors`"
+            )
         grad_tensors = grad_variables
     tensors = _roots(tensors, "tensors")
     if inputs is None:
@@ -195,7 +203,11 @@ def grad(
     if not only_inputs:
         import warnings
 
-        warnings.warn("only_inputs is ignored and always True: use backward to accumulate into leaves", FutureWarning, stacklevel=2)
+        warnings.warn(
+            "only_inputs is ignored and always True: use backward to accumulate into leaves",
+            FutureWarning,
+            stacklevel=2,
+        )
     grads = _fill_grads(outputs, grad_outputs, "grad_outputs", is_grads_batched)
     if retain_graph is None:
         retain_graph = create_graph
@@ -215,7 +227,9 @@ def _batched(outputs, grads, retain_graph, create_graph, inputs, allow_unused) -
     """`grad` for each entry of the weights' first dimension, stacked: no batching rules, so the graph is walked that often."""
     sizes = {g.shape[0] if g.dim() else None for g in grads if g is not None}
     if len(sizes) != 1 or None in sizes:
-        raise RuntimeError(f"is_grads_batched=True needs grad_outputs with one common first dimension, not {sizes or 'none'}")
+        raise RuntimeError(
+            f"is_grads_batched=True needs grad_outputs with one common first dimension, not {sizes or 'none'}"
+        )
     n = sizes.pop()
     if n == 0:
         raise RuntimeError("is_grads_batched=True: the batch dimension of grad_outputs is empty")

@@ -67,7 +67,9 @@ class FunctionMeta(type):
     """Makes the backward class of each Function as the Function is made."""
 
     def __init__(cls, name, bases, attrs):
-        backward_cls = type(name + "Backward", (BackwardCFunction,), {"_forward_cls": cls, "__module__": cls.__module__})
+        backward_cls = type(
+            name + "Backward", (BackwardCFunction,), {"_forward_cls": cls, "__module__": cls.__module__}
+        )
         cls._backward_cls = backward_cls
         base = globals().get("Function")
         cls._has_setup_context = base is not None and cls.setup_context is not base.setup_context
@@ -135,7 +137,9 @@ class Function(_C._FunctionBase, FunctionCtx, metaclass=FunctionMeta):
     @staticmethod
     def jvp(ctx, *grad_inputs):
         """Forward-mode derivative: not available in stowgrad."""
-        raise NotImplementedError(f"jvp of the custom autograd.Function {_name_of(ctx)}: stowgrad has no forward-mode differentiation")
+        raise NotImplementedError(
+            f"jvp of the custom autograd.Function {_name_of(ctx)}: stowgrad has no forward-mode differentiation"
+        )
 
     @staticmethod
     def vmap(info, in_dims, *args):

@@ -51,7 +51,9 @@ def _called(func, inputs: tuple, name: str) -> tuple:
 def _check_vector(v, reference: tuple, what: str, name: str) -> tuple:
     if v is None:
         if len(reference) != 1 or reference[0].numel() != 1:
-            raise RuntimeError(f"{name}: the vector v can be left out only where the {what} is one tensor with one element")
+            raise RuntimeError(
+                f"{name}: the vector v can be left out only where the {what} is one tensor with one element"
+            )
         return tuple(_C.ones_like(t) for t in reference)
     several, v = _tuple(v, "vector v", name)
     if len(v) != len(reference):
@@ -70,7 +72,14 @@ def _depends(outputs: tuple, strict: bool, name: str, what: str = "output of the
             raise RuntimeError(f"{name}: {what} {i} is independent of all inputs, which strict=True does not allow")
 
 
-def _filled(grads: tuple, inputs: tuple, strict: bool, create_graph: bool, name: str, what: str = "output of the user-provided function"):
+def _filled(
+    grads: tuple,
+    inputs: tuple,
+    strict: bool,
+    create_graph: bool,
+    name: str,
+    what: str = "output of the user-provided function",
+):
     """Zeros for missing gradients; with strict, and for results that shall be differentiable, an error."""
     filled = []
     for i, (g, x) in enumerate(zip(grads, inputs)):
@@ -120,7 +129,9 @@ def vjp(func, inputs, v=None, create_graph: bool = False, strict: bool = False) 
         _depends(outputs, strict, "vjp")
         v = _check_vector(v, outputs, "output", "vjp")
         products = _filled(_gradient(outputs, xs, v, create_graph), xs, strict, create_graph, "vjp")
-    return _single(_released(outputs, create_graph), out_several), _single(_released(products, create_graph), in_several)
+    return _single(_released(outputs, create_graph), out_several), _single(
+        _released(products, create_graph), in_several
+    )
 
 
 def jvp(func, inputs, v=None, create_graph: bool = False, strict: bool = False) -> tuple:
@@ -143,12 +154,21 @@ def jvp(func, inputs, v=None, create_graph: bool = False, strict: bool = False) 
         if strict and create_graph:
             for i, r in enumerate(results):
                 if not r.requires_grad:
-                    raise RuntimeError(f"jvp: the jacobian of output {i} is independent of the inputs, which strict=True does not allow")
-    return _single(_released(outputs, create_graph), out_several), _single(_released(results, create_graph), out_several)
+                    raise RuntimeError(
+                        f"jvp: the jacobian of output {i} is independent of the inputs, which strict=True does not allow"
+                    )
+    return _single(_released(outputs, create_graph), out_several), _single(
+        _released(results, create_graph), out_several
+    )
 
 
 def jacobian(
-    func, inputs, create_graph: bool = False, strict: bool = False, vectorize: bool = False, strategy: str = "reverse-mode"
+    func,
+    inputs,
+    create_graph: bool = False,
+    strict: bool = False,
+    vectorize: bool = False,
+    strategy: str = "reverse-mode",
 ):
     """The jacobian: for each output and each input a tensor of shape `output.shape + input.shape`, nested as both are.
 
@@ -163,7 +183,9 @@ def jacobian(
         raise AssertionError(f"jacobian: strategy must be 'reverse-mode' or 'forward-mode', not {strategy!r}")
     if strategy == "forward-mode":
         if create_graph:
-            raise NotImplementedError("jacobian: create_graph=True does not go with strategy='forward-mode'; use 'reverse-mode'")
+            raise NotImplementedError(
+                "jacobian: create_graph=True does not go with strategy='forward-mode'; use 'reverse-mode'"
+            )
         if not vectorize:
             raise NotImplementedError("jacobian: strategy='forward-mode' needs vectorize=True")
     if strict and vectorize:
@@ -199,7 +221,9 @@ def _scalar(outputs: tuple, several: bool, name: str):
         raise RuntimeError(f"{name}: the function must return one Tensor, not a tuple of {len(outputs)}")
     (output,) = outputs
     if output.numel() != 1:
-        raise RuntimeError(f"{name}: the Tensor returned by the function should contain a single element, not shape {tuple(output.shape)}")
+        raise RuntimeError(
+            f"{name}: the Tensor returned by the function should contain a single element, not shape {tuple(output.shape)}"
+        )
     return output.reshape(())
 
 
@@ -219,7 +243,9 @@ def hessian(
             [ 0., 12.]])
     """
     if outer_jacobian_strategy not in ("reverse-mode", "forward-mode"):
-        raise AssertionError(f"hessian: outer_jacobian_strategy must be 'reverse-mode' or 'forward-mode', not {outer_jacobian_strategy!r}")
+        raise AssertionError(
+            f"hessian: outer_jacobian_strategy must be 'reverse-mode' or 'forward-mode', not {outer_jacobian_strategy!r}"
+        )
     several, inputs = _tuple(inputs, "inputs", "hessian")
 
     def gradient(*xs):
@@ -231,10 +257,14 @@ def hessian(
     def checked(*xs):
         grads = gradient(*xs)
         if strict and any(not g.requires_grad for g in grads):
-            raise RuntimeError("hessian: the jacobian of the user-provided function is independent of the inputs, which strict=True does not allow")
+            raise RuntimeError(
+                "hessian: the jacobian of the user-provided function is independent of the inputs, which strict=True does not allow"
+            )
         return grads
 
-    rows = jacobian(checked, inputs, create_graph=create_graph, strict=strict, vectorize=vectorize, strategy="reverse-mode")
+    rows = jacobian(
+        checked, inputs, create_graph=create_graph, strict=strict, vectorize=vectorize, strategy="reverse-mode"
+    )
     return rows if several else rows[0][0]
 
 
@@ -258,7 +288,9 @@ def vhp(func, inputs, v=None, create_graph: bool = False, strict: bool = False) 
     """
     with enable_grad():
         several, v, xs, outputs, first = _second(func, inputs, v, create_graph, strict, "vhp")
-        products = _filled(_gradient(first, xs, v, create_graph), xs, strict, create_graph, "vhp", "jacobian of the function")
+        products = _filled(
+            _gradient(first, xs, v, create_graph), xs, strict, create_graph, "vhp", "jacobian of the function"
+        )
     return _released(outputs, create_graph)[0], _single(_released(products, create_graph), several)
 
 
@@ -277,5 +309,7 @@ def hvp(func, inputs, v=None, create_graph: bool = False, strict: bool = False) 
         through = _filled(_gradient(first, xs, w, True), xs, strict, False, "hvp", "jacobian of the function")
         products = _filled(_gradient(through, w, v, create_graph), w, False, False, "hvp")
         if strict and create_graph and any(not p.requires_grad for p in products):
-            raise RuntimeError("hvp: the hessian is independent of the inputs, which strict=True does not allow with create_graph=True")
+            raise RuntimeError(
+                "hvp: the hessian is independent of the inputs, which strict=True does not allow with create_graph=True"
+            )
     return _released(outputs, create_graph)[0], _single(_released(products, create_graph), several)

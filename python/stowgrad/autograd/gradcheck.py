@@ -93,9 +93,12 @@ def _analytical(output, inputs) -> list:
         cotangent[j] = 1
         for column, x, g in zip(columns, inputs, _vjp(output, inputs, cotangent.reshape(output.shape))):
             _check_gradient(g, x)
-            column.append(_C.zeros(x.numel(), dtype=output.dtype) if g is None else g.detach().reshape(-1).to(output.dtype))
+            column.append(
+                _C.zeros(x.numel(), dtype=output.dtype) if g is None else g.detach().reshape(-1).to(output.dtype)
+            )
     return [
-        _C.stack(column, 1) if column else _C.zeros((x.numel(), 0), dtype=output.dtype) for column, x in zip(columns, inputs)
+        _C.stack(column, 1) if column else _C.zeros((x.numel(), 0), dtype=output.dtype)
+        for column, x in zip(columns, inputs)
     ]
 
 
@@ -160,7 +163,9 @@ def _check_inputs(inputs) -> None:
                 "one; give a .contiguous() one"
             )
     if not found:
-        raise ValueError("gradcheck expects at least one input tensor to require gradient, but none of them has requires_grad=True")
+        raise ValueError(
+            "gradcheck expects at least one input tensor to require gradient, but none of them has requires_grad=True"
+        )
 
 
 def _check_no_differentiable_output(func, inputs, eps: float) -> None:
@@ -240,9 +245,13 @@ def _check_fast(func, inputs, outputs, eps: float, atol: float, rtol: float, non
                     _check_slow(func, inputs, outputs, eps, atol, rtol, nondet_tol, dtypes)
                 except GradcheckError as e:
                     raise GradcheckError(f"in fast mode, confirmed entry by entry: {e}") from None
-                raise _mismatch(i, j, n, a, ", along one random direction (entry by entry, in slow mode, the check passes)")
+                raise _mismatch(
+                    i, j, n, a, ", along one random direction (entry by entry, in slow mode, the check passes)"
+                )
             if g is not None and _distance(g.detach(), twice.detach()) > nondet_tol:
-                raise GradcheckError(f"Backward is not reentrant: two walks give output {i} different gradients by input {_what(j, x)}")
+                raise GradcheckError(
+                    f"Backward is not reentrant: two walks give output {i} different gradients by input {_what(j, x)}"
+                )
     if dtypes:
         for output in outputs:
             _check_dtypes(output, diff)
@@ -257,7 +266,9 @@ def _check_scaled_by_grad_output(outputs, inputs) -> None:
             continue
         _check_gradient(g, x)
         if bool(g.ne(0).any()):
-            raise GradcheckError(f"backward not multiplied by grad_output: with zeros coming in, input {_what(j, x)} gets a gradient that is not zero")
+            raise GradcheckError(
+                f"backward not multiplied by grad_output: with zeros coming in, input {_what(j, x)} gets a gradient that is not zero"
+            )
         if g.device != x.device:
             raise GradcheckError(f"the gradient of input {_what(j, x)} is on {g.device}")
 
@@ -284,9 +295,13 @@ def _check_undefined(func, inputs) -> None:
         try:
             gradients = grad(checked, diff, [_C.zeros_like(o) for o in checked], allow_unused=True)
         except Exception as e:
-            raise GradcheckError(f"Expected backward function to handle undefined output grads, but it raised {type(e).__name__}: {e}") from e
+            raise GradcheckError(
+                f"Expected backward function to handle undefined output grads, but it raised {type(e).__name__}: {e}"
+            ) from e
         if any(g is not None and bool(g.ne(0).any()) for g in gradients):
-            raise GradcheckError("Expected all tensors to be undefined or zero gradients where the gradients of the outputs are undefined")
+            raise GradcheckError(
+                "Expected all tensors to be undefined or zero gradients where the gradients of the outputs are undefined"
+            )
 
 
 def _check_batched(outputs, inputs) -> None:
@@ -297,7 +312,9 @@ def _check_batched(outputs, inputs) -> None:
         for k, row in enumerate(rows):
             for j, (a, b) in enumerate(zip(together, _vjp(output, diff, row))):
                 if (a is None) != (b is None) or (a is not None and not _C.allclose(a[k], b)):
-                    raise GradcheckError(f"batched gradients of output {i} by input {j} differ from those computed one by one")
+                    raise GradcheckError(
+                        f"batched gradients of output {i} by input {j} differ from those computed one by one"
+                    )
 
 
 def _gradcheck(func, inputs, eps, atol, rtol, nondet_tol, undefined, dtypes, batched, fast_mode) -> None:
@@ -358,7 +375,16 @@ def gradcheck(
         raise NotImplementedError("gradcheck: stowgrad has no forward-mode differentiation to check (check_forward_ad)")
     try:
         _gradcheck(
-            func, inputs, eps, atol, rtol, nondet_tol, check_undefined_grad, check_grad_dtypes, check_batched_grad, fast_mode
+            func,
+            inputs,
+            eps,
+            atol,
+            rtol,
+            nondet_tol,
+            check_undefined_grad,
+            check_grad_dtypes,
+            check_batched_grad,
+            fast_mode,
         )
     except GradcheckError:
         if raise_exception:
@@ -396,7 +422,9 @@ def gradgradcheck(
     if not (check_fwd_over_rev or check_rev_over_rev):
         raise AssertionError("gradgradcheck: Expected at least one of check_fwd_over_rev and check_rev_over_rev")
     if check_fwd_over_rev:
-        raise NotImplementedError("gradgradcheck: stowgrad has no forward-mode differentiation to check (check_fwd_over_rev)")
+        raise NotImplementedError(
+            "gradgradcheck: stowgrad has no forward-mode differentiation to check (check_fwd_over_rev)"
+        )
     inputs = _as_tuple(inputs)
     with enable_grad():
         outputs = _differentiable(_outputs(func, inputs))

@@ -202,7 +202,9 @@ class save_on_cpu(saved_tensors_hooks):
             return
 
         def pack_pinned(tensor):
-            packed = _C.empty(tensor.size(), dtype=tensor.dtype, layout=tensor.layout, pin_memory=tensor.device.type != "cpu")
+            packed = _C.empty(
+                tensor.size(), dtype=tensor.dtype, layout=tensor.layout, pin_memory=tensor.device.type != "cpu"
+            )
             packed.copy_(tensor)
             return tensor.device, packed
 

@@ -15,7 +15,9 @@ __all__ = [
 def _nothing_recorded(what: str) -> None:
     import warnings
 
-    warnings.warn(f"autograd.profiler.{what}: stowgrad records no profile; the block runs as it would without", stacklevel=3)
+    warnings.warn(
+        f"autograd.profiler.{what}: stowgrad records no profile; the block runs as it would without", stacklevel=3
+    )
 
 
 class EventList(list):

@@ -23,7 +23,13 @@ class _ExecutionEngine:
     ):
         """Runs the engine; `autograd.backward` and `autograd.grad` are the ways in that check their arguments."""
         return _C._engine_run_backward(
-            tuple(tensors), tuple(grad_tensors), keep_graph, create_graph, tuple(inputs), allow_unreachable, accumulate_grad
+            tuple(tensors),
+            tuple(grad_tensors),
+            keep_graph,
+            create_graph,
+            tuple(inputs),
+            allow_unreachable,
+            accumulate_grad,
         )
 
     @staticmethod

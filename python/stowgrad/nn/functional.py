@@ -15,7 +15,7 @@ import warnings
 import stowgrad
 from stowgrad import _C
 from stowgrad.nn import _reduction as _Reduction
-from stowgrad.nn.modules.utils import _list_with_default, _pair, _single, _triple
+from stowgrad.nn._sizes import _list_with_default, _pair, _single, _triple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -59,7 +59,9 @@ def _compare(actual, expected, where: tuple, o: _Options) -> None:
         _compare_numbers(actual, expected, where, o)
     elif isinstance(actual, _Tensor) and isinstance(expected, _Tensor):
         if not o.allow_subclasses and type(actual) is not type(expected):
-            _fail(TypeError, f"types {type(actual)} and {type(expected)} differ, and allow_subclasses=False", where, msg)
+            _fail(
+                TypeError, f"types {type(actual)} and {type(expected)} differ, and allow_subclasses=False", where, msg
+            )
         _compare_tensors(actual, expected, where, o)
     elif _is_array(actual) and _is_array(expected):
         _compare_tensors(_C.as_tensor(actual), _C.as_tensor(expected), where, o)
@@ -78,7 +80,12 @@ def _compare(actual, expected, where: tuple, o: _Options) -> None:
         for i, (a, b) in enumerate(zip(actual, expected)):
             _compare(a, b, (*where, i), o)
     else:
-        _fail(TypeError, f"No comparison pair was able to handle inputs of type {type(actual)} and {type(expected)}.", where, msg)
+        _fail(
+            TypeError,
+            f"No comparison pair was able to handle inputs of type {type(actual)} and {type(expected)}.",
+            where,
+            msg,
+        )
 
 
 def _is_sequence(x, sequence) -> bool:
@@ -99,7 +106,9 @@ def _scalar_text(actual, expected, difference: float, relative: float, rtol: flo
     exact = rtol == atol == 0
     return (
         f"Scalars are not {'equal' if exact else 'close'}!\n\nExpected {expected} but got {actual}."
-        f"\nAbsolute difference: {difference}" + ("" if exact else f" (up to {atol} allowed)") + f"\nRelative difference: {relative}"
+        f"\nAbsolute difference: {difference}"
+        + ("" if exact else f" (up to {atol} allowed)")
+        + f"\nRelative difference: {relative}"
         + ("" if exact else f" (up to {rtol} allowed)")
     )
 
@@ -236,11 +245,25 @@ def assert_allclose(actual, expected, rtol=None, atol=None, equal_nan: bool = Tr
     if rtol is None and atol is None:
         rtol, atol = default_tolerances(actual, expected)
     assert_close(
-        actual, expected, rtol=rtol, atol=atol, equal_nan=equal_nan, check_device=True, check_dtype=False, msg=msg or None
+        actual,
+        expected,
+        rtol=rtol,
+        atol=atol,
+        equal_nan=equal_nan,
+        check_device=True,
+        check_dtype=False,
+        msg=msg or None,
     )
 
 
-_INTEGER_RANGES = {_C.uint8: (0, 10), _C.int8: (-9, 10), _C.int16: (-9, 10), _C.int32: (-9, 10), _C.int64: (-9, 10), _C.bool: (0, 2)}
+_INTEGER_RANGES = {
+    _C.uint8: (0, 10),
+    _C.int8: (-9, 10),
+    _C.int16: (-9, 10),
+    _C.int32: (-9, 10),
+    _C.int64: (-9, 10),
+    _C.bool: (0, 2),
+}
 
 
 def make_tensor(
@@ -270,7 +293,9 @@ def make_tensor(
         raise ValueError(f"make_tensor: noncontiguous and memory_format={memory_format} exclude each other")
     integer = dtype in _INTEGER_RANGES
     if requires_grad and integer:
-        raise ValueError(f"make_tensor: requires_grad must be False for integral and boolean tensors, and dtype is {dtype}")
+        raise ValueError(
+            f"make_tensor: requires_grad must be False for integral and boolean tensors, and dtype is {dtype}"
+        )
     default_low, default_high = _INTEGER_RANGES.get(dtype, (-9, 9))
     low = default_low if low is None else low
     high = default_high if high is None else high

@@ -185,7 +185,12 @@ SUPPORTED_NODES: dict = {
 def is_namedtuple_class(cls) -> bool:
     """Whether a class was made by `namedtuple` or `NamedTuple`, or derives from one."""
     fields = getattr(cls, "_fields", None)
-    return isinstance(cls, type) and issubclass(cls, tuple) and isinstance(fields, tuple) and all(type(f) is str for f in fields)
+    return (
+        isinstance(cls, type)
+        and issubclass(cls, tuple)
+        and isinstance(fields, tuple)
+        and all(type(f) is str for f in fields)
+    )
 
 
 def is_namedtuple_instance(obj) -> bool:
@@ -219,7 +224,9 @@ def _definition(x):
         if cls is _C.Size:
             found = SUPPORTED_NODES[cls] = NodeDef(cls, lambda s: (list(s), None), _size, _indices)
         elif is_structseq_class(cls):
-            found = SUPPORTED_NODES[cls] = NodeDef(cls, lambda s: (list(s), None), lambda children, _: cls(tuple(children)), _indices)
+            found = SUPPORTED_NODES[cls] = NodeDef(
+                cls, lambda s: (list(s), None), lambda children, _: cls(tuple(children)), _indices
+            )
     return found
 
 
@@ -252,7 +259,11 @@ _register_pytree_node = register_pytree_node
 
 
 def register_dataclass(
-    cls, *, field_names: list | None = None, drop_field_names: list | None = None, serialized_type_name: str | None = None
+    cls,
+    *,
+    field_names: list | None = None,
+    drop_field_names: list | None = None,
+    serialized_type_name: str | None = None,
 ) -> None:
     """Makes a dataclass a container of its fields (those that `__init__` takes, or `field_names`).
 
@@ -299,7 +310,9 @@ class _Constant:
 def register_constant(cls) -> None:
     """Makes objects of a class part of the spec: containers without children. They must compare and hash by value."""
     if cls.__eq__ is object.__eq__ or cls.__hash__ is None or cls.__hash__ is object.__hash__:
-        raise TypeError(f"register_constant: {cls.__name__} must define __eq__ and __hash__, by which specs are compared")
+        raise TypeError(
+            f"register_constant: {cls.__name__} must define __eq__ and __hash__, by which specs are compared"
+        )
     register_pytree_node(cls, lambda x: ([], _Constant(x)), lambda children, context: context.value)
 
 
@@ -365,7 +378,9 @@ class TreeSpec:
             out.append(tree)
             return
         definition = _definition(tree)
-        if definition is None or (definition.type is not self.type and not (_is_mapping(definition.type) and _is_mapping(self.type))):
+        if definition is None or (
+            definition.type is not self.type and not (_is_mapping(definition.type) and _is_mapping(self.type))
+        ):
             raise ValueError(f"Node type mismatch; expected {self.type!r}, but got {type(tree)!r}.")
         children, context = definition.flatten(tree)
         if len(children) != self.num_children:
@@ -377,7 +392,9 @@ class TreeSpec:
                 raise ValueError(f"Node keys mismatch; missing key(s): {missing}; extra key(s): {extra}.")
             children = [tree[key] for key in keys]
         elif definition is not _TUPLE and self.type is not deque and context != self.context:
-            raise ValueError(f"Node context mismatch for {self.type!r}; expected {self.context!r}, but got {context!r}.")
+            raise ValueError(
+                f"Node context mismatch for {self.type!r}; expected {self.context!r}, but got {context!r}."
+            )
         for spec, child in zip(self._children, children):
             spec._descend(child, out)
 
@@ -390,7 +407,13 @@ class TreeSpec:
         context = self.context
         if isinstance(context, list):
             context = tuple(map(str, context))
-        return hash((self.type, context if getattr(context, "__hash__", None) else str(context), tuple(map(hash, self._children))))
+        return hash(
+            (
+                self.type,
+                context if getattr(context, "__hash__", None) else str(context),
+                tuple(map(hash, self._children)),
+            )
+        )
 
     def __repr__(self) -> str:
         return self._text(0)

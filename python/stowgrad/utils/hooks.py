@@ -56,7 +56,9 @@ class RemovableHandle:
 
         hooks, self.id = state[:2]
         self.hooks_dict_ref = ref(OrderedDict() if hooks is None else hooks)  # one that died at once, if there is none
-        self.extra_dict_ref = tuple(ref(OrderedDict() if d is None else d) for d in (state[2] if len(state) > 2 else ()))
+        self.extra_dict_ref = tuple(
+            ref(OrderedDict() if d is None else d) for d in (state[2] if len(state) > 2 else ())
+        )
         RemovableHandle.next_id = max(RemovableHandle.next_id, self.id + 1)
 
     def __enter__(self):

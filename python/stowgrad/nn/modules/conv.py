@@ -11,7 +11,7 @@ from stowgrad import _C
 from stowgrad.nn import functional as F
 from stowgrad.nn import init
 from stowgrad.nn.modules.module import Module
-from stowgrad.nn.modules.utils import _pair, _reverse_repeat_tuple, _single, _triple
+from stowgrad.nn._sizes import _pair, _reverse_repeat_tuple, _single, _triple
 from stowgrad.nn.parameter import Parameter
 
 TYPE_CHECKING = False

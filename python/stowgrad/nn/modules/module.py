@@ -19,8 +19,9 @@ from collections.abc import Mapping
 
 import stowgrad
 from stowgrad import _C
-from stowgrad.nn.modules.module_hooks import BackwardHook, RemovableHandle
+from stowgrad.nn.modules.module_hooks import BackwardHook
 from stowgrad.nn.parameter import Buffer, Parameter
+from stowgrad.utils.hooks import RemovableHandle
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,15 +1,12 @@
-"""Module hooks: the handle that removes one, and the wiring of backward hooks around a forward.
+"""The wiring of a module's backward hooks around its forward.
 
 What is known here: autograd Functions, nodes and their hooks. What must not be known here: `Module`.
 
-Invariants: a handle holds its table weakly, so a dropped module is never kept by one; removing twice is no error. Gradients
-that pass between the output side and the input side of a module are held only while a backward is between the two.
+Invariant: gradients that pass between the output side and the input side of a module are held only while a backward is between
+the two.
 """
 
 from __future__ import annotations
-
-import weakref
-from collections import OrderedDict
 
 from stowgrad import _C
 from stowgrad.autograd import Function
@@ -19,52 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-__all__ = ["BackwardHook", "RemovableHandle"]
+__all__ = ["BackwardHook", "BackwardHookFunction"]
 
 Tensor = _C.Tensor
-
-
-class RemovableHandle:
-    """Takes one hook out of its table: by `remove()`, or at the end of a `with` block.
-
-    >>> import stowgrad as torch
-    >>> m = torch.nn.Identity()
-    >>> handle = m.register_forward_hook(lambda module, args, output: output + 1)
-    >>> m(1), handle.remove(), m(1)
-    (2, None, 1)
-    """
-
-    next_id = 0
-
-    def __init__(self, hooks_dict: Any, *, extra_dict: Any = None) -> None:
-        self.hooks_dict_ref = weakref.ref(hooks_dict)
-        self.id = RemovableHandle.next_id
-        RemovableHandle.next_id += 1
-        extra = () if extra_dict is None else extra_dict if isinstance(extra_dict, list) else (extra_dict,)
-        self.extra_dict_ref = tuple(weakref.ref(table) for table in extra)
-
-    def remove(self) -> None:
-        """Removes the hook; does nothing when it is gone already."""
-        for ref in (self.hooks_dict_ref, *self.extra_dict_ref):
-            table = ref()
-            if table is not None:
-                table.pop(self.id, None)
-
-    def __getstate__(self) -> tuple[Any, ...]:
-        return self.hooks_dict_ref(), self.id, tuple(ref() for ref in self.extra_dict_ref)
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        table, self.id, extra = state
-        # A handle whose table died gets an empty one: it then removes nothing.
-        self.hooks_dict_ref = weakref.ref(OrderedDict() if table is None else table)
-        self.extra_dict_ref = tuple(weakref.ref(OrderedDict() if t is None else t) for t in extra)
-        RemovableHandle.next_id = max(RemovableHandle.next_id, self.id + 1)
-
-    def __enter__(self) -> RemovableHandle:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.remove()
 
 
 class BackwardHookFunction(Function):

@@ -86,7 +86,7 @@ class Embedding(Module):
         )
 
     def extra_repr(self) -> str:
-        return _described(self, ("padding_idx", None))
+        return _described(self, ("padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse"))
 
     @classmethod
     def from_pretrained(
@@ -123,14 +123,13 @@ def _check_table(weight: Tensor, rows: int, columns: int) -> None:
         )
 
 
-def _described(layer: Any, *first: tuple[str, Any]) -> str:
-    """The sizes, then each option that is not at its default, in torch's order."""
-    options = (*first, ("max_norm", None), ("norm_type", 2), ("scale_grad_by_freq", False), ("sparse", False))
+_DEFAULTS = {"padding_idx": None, "max_norm": None, "norm_type": 2, "scale_grad_by_freq": False, "sparse": False}
+
+
+def _described(layer: Any, options: tuple[str, ...]) -> str:
+    """The sizes, then each of `options` that is not at its default."""
     parts = [f"{layer.num_embeddings}, {layer.embedding_dim}"]
-    for name, default in options:
-        value = getattr(layer, name)
-        if value is not default and value != default:
-            parts.append(f"{name}={value}")
+    parts += [f"{name}={getattr(layer, name)}" for name in options if getattr(layer, name) != _DEFAULTS[name]]
     return ", ".join(parts)
 
 
@@ -214,7 +213,7 @@ class EmbeddingBag(Module):
         )
 
     def extra_repr(self) -> str:
-        text = f"{_described(self)}, mode={self.mode!r}"
+        text = f"{_described(self, ('max_norm', 'norm_type', 'scale_grad_by_freq'))}, mode={self.mode!r}"
         return text if self.padding_idx is None else f"{text}, padding_idx={self.padding_idx}"
 
     @classmethod

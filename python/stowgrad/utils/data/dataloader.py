@@ -28,9 +28,11 @@ def default_convert(data):
             return data
         return _C.as_tensor(data)
     if isinstance(data, dict):
-        return kind({key: default_convert(value) for key, value in data.items()}) if kind is not dict else {
-            key: default_convert(value) for key, value in data.items()
-        }
+        return (
+            kind({key: default_convert(value) for key, value in data.items()})
+            if kind is not dict
+            else {key: default_convert(value) for key, value in data.items()}
+        )
     if isinstance(data, tuple):
         parts = [default_convert(x) for x in data]
         return kind(*parts) if hasattr(data, "_fields") else parts
@@ -54,7 +56,9 @@ def default_collate(batch):
     if kind.__module__ == "numpy" and kind.__name__ not in ("str_", "bytes_"):
         if kind.__name__ == "ndarray":
             if first.dtype.kind in "SUO":
-                raise TypeError(f"default_collate: batch must contain tensors, numpy arrays, numbers, dicts or lists; found {first.dtype}")
+                raise TypeError(
+                    f"default_collate: batch must contain tensors, numpy arrays, numbers, dicts or lists; found {first.dtype}"
+                )
             return _C.stack([_C.as_tensor(x) for x in batch], 0)
         return _C.as_tensor([x.item() for x in batch], dtype=_C.as_tensor(first).dtype)
     if isinstance(first, float):
@@ -134,15 +138,21 @@ class DataLoader:
         self.drop_last = drop_last
         iterable = isinstance(dataset, IterableDataset)
         if iterable and (shuffle or sampler is not None or batch_sampler is not None):
-            raise ValueError("DataLoader with IterableDataset: shuffle, sampler and batch_sampler have no meaning, the dataset gives the order")
+            raise ValueError(
+                "DataLoader with IterableDataset: shuffle, sampler and batch_sampler have no meaning, the dataset gives the order"
+            )
         if sampler is not None and shuffle:
             raise ValueError("DataLoader: sampler option is mutually exclusive with shuffle")
         if batch_sampler is not None:
             if batch_size != 1 or shuffle or sampler is not None or drop_last:
-                raise ValueError("DataLoader: batch_sampler option is mutually exclusive with batch_size, shuffle, sampler, and drop_last")
+                raise ValueError(
+                    "DataLoader: batch_sampler option is mutually exclusive with batch_size, shuffle, sampler, and drop_last"
+                )
             batch_size = None
         elif batch_size is None and drop_last:
-            raise ValueError("DataLoader: batch_size=None option disables auto-batching and is mutually exclusive with drop_last")
+            raise ValueError(
+                "DataLoader: batch_size=None option disables auto-batching and is mutually exclusive with drop_last"
+            )
         if sampler is None and not iterable:
             sampler = RandomSampler(dataset, generator=generator) if shuffle else SequentialSampler(dataset)
         if batch_size is not None and batch_sampler is None and not iterable:

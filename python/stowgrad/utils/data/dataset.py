@@ -47,7 +47,9 @@ class TensorDataset(Dataset):
 
     def __init__(self, *tensors) -> None:
         if not tensors or any(t.shape[0] != tensors[0].shape[0] for t in tensors):
-            raise ValueError(f"TensorDataset: Size mismatch between tensors: first dimensions {[t.shape[0] for t in tensors]}")
+            raise ValueError(
+                f"TensorDataset: Size mismatch between tensors: first dimensions {[t.shape[0] for t in tensors]}"
+            )
         self.tensors = tensors
 
     def __getitem__(self, index):
@@ -101,7 +103,9 @@ class ConcatDataset(Dataset):
 
         n = len(self)
         if not -n <= index < n:
-            raise ValueError(f"ConcatDataset: absolute value of index should not exceed dataset length {n}, and it is {index}")
+            raise ValueError(
+                f"ConcatDataset: absolute value of index should not exceed dataset length {n}, and it is {index}"
+            )
         index %= n
         which = bisect_right(self.cumulative_sizes, index)
         return self.datasets[which][index - (self.cumulative_sizes[which - 1] if which else 0)]
@@ -168,7 +172,9 @@ def random_split(dataset, lengths, generator=None) -> list:
 
                 warnings.warn(f"random_split: part {i} is empty", stacklevel=2)
     if sum(lengths) != n:
-        raise ValueError(f"random_split: Sum of input lengths does not equal the length of the input dataset: {sum(lengths)} for {n}")
+        raise ValueError(
+            f"random_split: Sum of input lengths does not equal the length of the input dataset: {sum(lengths)} for {n}"
+        )
     order = _C.randperm(n, generator=_C.default_generator if generator is None else generator).tolist()
     parts, start = [], 0
     for length in lengths:

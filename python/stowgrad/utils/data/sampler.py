@@ -54,7 +54,9 @@ class RandomSampler(Sampler):
         self._num_samples = num_samples
         self.generator = generator
         if not isinstance(replacement, bool):
-            raise TypeError(f"RandomSampler: replacement should be a boolean value, but got replacement={replacement!r}")
+            raise TypeError(
+                f"RandomSampler: replacement should be a boolean value, but got replacement={replacement!r}"
+            )
         _positive(self.num_samples, "RandomSampler: num_samples")
 
     @property
@@ -101,10 +103,14 @@ class WeightedRandomSampler(Sampler):
     def __init__(self, weights, num_samples: int, replacement: bool = True, generator=None) -> None:
         _positive(num_samples, "WeightedRandomSampler: num_samples")
         if not isinstance(replacement, bool):
-            raise ValueError(f"WeightedRandomSampler: replacement should be a boolean value, but got replacement={replacement!r}")
+            raise ValueError(
+                f"WeightedRandomSampler: replacement should be a boolean value, but got replacement={replacement!r}"
+            )
         weights = _C.as_tensor(weights, dtype=_C.float64)
         if weights.dim() != 1:
-            raise ValueError(f"WeightedRandomSampler: weights should be a 1d sequence, but given weights have shape {tuple(weights.shape)}")
+            raise ValueError(
+                f"WeightedRandomSampler: weights should be a 1d sequence, but given weights have shape {tuple(weights.shape)}"
+            )
         self.weights = weights
         self.num_samples = num_samples
         self.replacement = replacement

@@ -67,7 +67,9 @@ class Unpickler:
                     break
                 handler = handlers.get(code)
                 if handler is None:
-                    raise UnpicklingError(f"opcode {bytes([code])!r} at byte {self.pos - 1} is not one that data needs: refused")
+                    raise UnpicklingError(
+                        f"opcode {bytes([code])!r} at byte {self.pos - 1} is not one that data needs: refused"
+                    )
                 handler(self)
             if len(self.stack) != 1 or self.marks:
                 raise UnpicklingError("the pickle leaves other than one object: the file is damaged")
@@ -80,7 +82,9 @@ class Unpickler:
     def take(self, n: int) -> memoryview:
         start, stop = self.pos, self.pos + n
         if n < 0 or stop > self.end:
-            raise UnpicklingError(f"an item of {n} bytes at byte {start} goes beyond the end ({self.end}): the file is cut short")
+            raise UnpicklingError(
+                f"an item of {n} bytes at byte {start} goes beyond the end ({self.end}): the file is cut short"
+            )
         self.pos = stop
         return self.data[start:stop]
 
@@ -350,7 +354,9 @@ class Unpickler:
     def reduce(self):
         args, func = self.pop(), self.pop()
         if type(func) is not Allowed or func.call is None:
-            raise UnpicklingError(f"the pickle calls {func.name if type(func) is Allowed else type(func).__name__}: refused")
+            raise UnpicklingError(
+                f"the pickle calls {func.name if type(func) is Allowed else type(func).__name__}: refused"
+            )
         if type(args) is not tuple:
             raise UnpicklingError(f"the arguments of {func.name} are no tuple: the file is damaged")
         self.stack.append(func.call(*args))
@@ -359,7 +365,9 @@ class Unpickler:
     def newobj(self):
         args, cls = self.pop(), self.pop()
         if type(cls) is not Allowed or cls.new is None:
-            raise UnpicklingError(f"the pickle makes an object of {cls.name if type(cls) is Allowed else type(cls).__name__}: refused")
+            raise UnpicklingError(
+                f"the pickle makes an object of {cls.name if type(cls) is Allowed else type(cls).__name__}: refused"
+            )
         if type(args) is not tuple:
             raise UnpicklingError(f"the arguments of {cls.name} are no tuple: the file is damaged")
         self.stack.append(cls.new(*args))
