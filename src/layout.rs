@@ -113,6 +113,9 @@ impl Dims {
             }
         }
     }
+    pub fn with_removed(&self, d: usize) -> Dims {
+        self.iter().enumerate().filter(|(i, _)| *i != d).map(|(_, &v)| v).collect()
+    }
     pub fn to_i64(&self) -> Vec<i64> {
         self.iter().map(|&v| v as i64).collect()
     }

@@ -15,6 +15,8 @@ pub mod kernels;
 pub mod tape;
 // L5
 pub mod ops;
+// L6
+pub mod engine;
 // L7
 #[cfg(feature = "python")]
 pub mod py;

@@ -21,11 +21,17 @@ use crate::alloc::Scratch;
 use crate::array::Array;
 use crate::dtype::{Cast, Compute as Kind, DType, Element, Scalar, for_dtype, promote};
 use crate::error::{Error, Result, bail};
-use crate::layout::{self, Dims, broadcast, expand, is_contiguous};
+use crate::layout::{self, Dims, broadcast, expand};
 use smallvec::SmallVec;
 
 /// Elements of a piece: its scratch stays in the first-level cache.
 pub const STRIP: usize = 1024;
+/// Up to so many elements are computed on the stack.
+const BRIEF: usize = 16;
+/// Results from this many bytes on are written past the caches.
+const STREAM: usize = 16 << 20;
+/// Scratch of a piece that is then streamed: small enough for the reads of the next to overlap with the stores.
+const STREAM_BYTES: usize = 2048;
 /// Elements of a tile over two axes.
 const TILE: usize = 4096;
 /// Rows of such a tile: whole cache lines along both axes.
@@ -168,40 +174,61 @@ fn overlap(a: &Array, b: &Array) -> bool {
 fn into<const N: usize>(out: Out<'_>, op: &'static str, compute: DType, dtype: DType, k: &dyn Kernel<N>, x: [&Array; N]) -> Result<Array> {
     let mut shape = x[0].shape;
     for a in &x[1..] {
-        shape = broadcast(op, &shape, &a.shape)?;
+        if !a.shape.is_empty() {
+            shape = broadcast(op, &shape, &a.shape)?;
+        }
     }
+    let lies = x.map(|a| Lie::of(a, &shape));
     let fits = |o: &&Array| {
         o.shape == shape
             && dtype.can_cast(o.dtype)
-            && !(layout::may_overlap(&o.shape, &o.strides))
-            && x.iter().all(|a| a.same_elements(o) || !overlap(a, o))
+            && !layout::may_overlap(&o.shape, &o.strides)
+            && x.iter().all(|a| !overlap(a, o) || a.same_elements(o))
     };
     let to = match out.0.filter(fits) {
         Some(o) => o.clone(),
-        None => Array::empty_strided(shape, fresh_strides(&x, &shape), dtype)?,
+        None if lies.contains(&Lie::Other) => Array::empty_strided(shape, fresh_strides(&x, &shape), dtype)?,
+        None => Array::empty(shape, dtype)?,
     };
-    if shape.numel() != 0 {
-        match compute.compute() {
-            Kind::F32 => walk::<f32, N>(&to, k, x)?,
-            Kind::F64 => walk::<f64, N>(&to, k, x)?,
-            Kind::I64 => {
-                if let Some(d) = k.divisor()
-                    && to_i64(x[d])?.contains(&0)
-                {
-                    bail!(Runtime, "ZeroDivisionError: {op}(): integer division by zero");
-                }
-                walk::<i64, N>(&to, k, x)?
+    match compute.compute() {
+        Kind::F32 => walk::<f32, N>(&to, k, x, lies)?,
+        Kind::F64 => walk::<f64, N>(&to, k, x, lies)?,
+        Kind::I64 => {
+            if shape.numel() != 0
+                && let Some(d) = k.divisor()
+                && to_i64(x[d])?.contains(&0)
+            {
+                bail!(Runtime, "ZeroDivisionError: {op}(): integer division by zero");
             }
+            walk::<i64, N>(&to, k, x, lies)?
         }
     }
     Ok(to)
 }
+/// How an operand lies in the result's shape.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Lie {
+    /// Row-major.
+    Flat,
+    /// One element for all.
+    Single,
+    Other,
+}
+impl Lie {
+    #[inline]
+    fn of(a: &Array, shape: &Dims) -> Lie {
+        if a.shape.is_empty() {
+            Lie::Single
+        } else if a.shape == *shape && a.is_contiguous() {
+            Lie::Flat
+        } else {
+            Lie::Other
+        }
+    }
+}
 /// Strides of a fresh result: axes in the order in which the operands have them in memory, torch's rule. The first operand in which two
 /// axes differ decides; broadcast axes have no say.
 fn fresh_strides(x: &[&Array], shape: &Dims) -> Dims {
-    if x.iter().all(|a| a.is_contiguous() && (a.shape == *shape || a.shape.is_empty())) {
-        return shape.strides();
-    }
     let n = shape.len();
     let strides: SmallVec<[Dims; 4]> = x.iter().map(|a| expand(&a.shape, &a.strides, shape)).collect();
     // Is axis p slower than axis q? None: nothing says so.
@@ -276,6 +303,10 @@ impl<const N: usize> Nest<N> {
             axes.push(Axis { len: 1, to: 1, from: [1; N] });
         }
         Nest { axes }
+    }
+    /// One loop over `n` elements, by which each operand moves by a step of its own.
+    pub fn line(n: usize, from: [usize; N]) -> Self {
+        Nest { axes: SmallVec::from_iter([Axis { len: n, to: 1, from }]) }
     }
     /// A cut for pieces of about `strip` elements: a tile if an operand is faster along another axis than along the innermost.
     pub fn cut(&self, strip: usize) -> Cut {
@@ -371,6 +402,14 @@ impl Place {
     /// One step throughout the piece: 1 where it is contiguous, 0 where it is one element.
     pub fn is_line(&self, step: usize) -> bool {
         matches!(self.form, Form::Line(s) if s == step)
+    }
+    /// Contiguous, or in contiguous rows.
+    fn has_rows(&self) -> bool {
+        matches!(self.form, Form::Line(1) | Form::Rect(1))
+    }
+    /// From one row to the next of such a piece.
+    fn row(&self, cols: usize) -> usize {
+        if self.is_line(1) { cols } else { self.rs }
     }
     /// Elements from the first to the last of a piece, both included.
     fn span(&self, rows: usize, cols: usize) -> usize {
@@ -477,39 +516,45 @@ pub fn fetch<T: Compute>(a: &Array, at: usize, place: &Place, rows: usize, cols:
             let (size, s) = (a.dtype.size(), lent(a, at, place.span(rows, cols)));
             let same = a.dtype == T::DTYPE;
             let into: &mut [u8] = if same { bytes_mut(d) } else { &mut raw[..n * size] };
-            for_size!(size, B => pull::<B>(bits(s), place, rows, cols, bits_mut(into)));
+            for_size!(size, B => pull::<B>(bits(s), place, rows, cols, bits_mut(into), cols));
             if !same {
                 T::from_bytes(a.dtype, &raw[..n * size], d);
             }
         }
     }
 }
-fn pull<B: Element>(s: &[B], place: &Place, rows: usize, cols: usize, d: &mut [B]) {
+/// Moves a piece into rows that begin `ds` apart in `d` (`cols` apart where the piece has no rows of its own).
+fn pull<B: Element>(s: &[B], place: &Place, rows: usize, cols: usize, d: &mut [B], ds: usize) {
+    let each = |d: &mut [B], f: &dyn Fn(usize, &mut [B])| (0..rows).for_each(|r| f(r * place.rs, &mut d[r * ds..][..cols]));
     match &place.form {
-        Form::Line(step) => d.iter_mut().enumerate().for_each(|(i, d)| *d = s[i * step]),
-        Form::Table(t) => d.iter_mut().zip(t).for_each(|(d, &i)| *d = s[i]),
-        Form::Rect(1) => d.chunks_exact_mut(cols).enumerate().for_each(|(r, d)| d.copy_from_slice(&s[r * place.rs..][..cols])),
-        Form::Rect(0) => d.chunks_exact_mut(cols).enumerate().for_each(|(r, d)| d.fill(s[r * place.rs])),
+        Form::Line(1) if ds == cols => d.copy_from_slice(s),
+        Form::Line(0) if ds == cols => d.fill(s[0]),
+        Form::Line(step) if ds == cols => d.iter_mut().enumerate().for_each(|(i, d)| *d = s[i * step]),
+        Form::Line(step) => (0..rows).for_each(|r| (0..cols).for_each(|c| d[r * ds + c] = s[(r * cols + c) * step])),
+        Form::Table(t) if ds == cols => d.iter_mut().zip(t).for_each(|(d, &i)| *d = s[i]),
+        Form::Table(t) => (0..rows).for_each(|r| (0..cols).for_each(|c| d[r * ds + c] = s[t[r * cols + c]])),
+        Form::Rect(1) => each(d, &|at, d| d.copy_from_slice(&s[at..][..cols])),
+        Form::Rect(0) => each(d, &|at, d| d.fill(s[at])),
         Form::Rect(cs) if place.rs < *cs => {
             for c0 in (0..cols).step_by(8) {
                 for r in 0..rows {
                     for c in c0..cols.min(c0 + 8) {
-                        d[r * cols + c] = s[r * place.rs + c * cs];
+                        d[r * ds + c] = s[r * place.rs + c * cs];
                     }
                 }
             }
         }
-        Form::Rect(cs) => d.chunks_exact_mut(cols).enumerate().for_each(|(r, d)| {
-            d.iter_mut().enumerate().for_each(|(c, d)| *d = s[r * place.rs + c * cs]);
-        }),
+        Form::Rect(cs) => each(d, &|at, d| d.iter_mut().enumerate().for_each(|(c, d)| *d = s[at + c * cs])),
     }
 }
-fn push<B: Element>(s: &[B], place: &Place, cols: usize, d: &mut [B]) {
+/// Moves a row-major piece to its place.
+fn push<B: Element>(s: &[B], place: &Place, cols: usize, d: &mut [B], streams: bool) {
+    let put = |s: &[B], d: &mut [B]| if streams { stream(bytes(s), bytes_mut(d)) } else { d.copy_from_slice(s) };
     match &place.form {
-        Form::Line(1) => d.copy_from_slice(s),
+        Form::Line(1) => put(s, d),
         Form::Line(step) => s.iter().enumerate().for_each(|(i, s)| d[i * step] = *s),
         Form::Table(t) => s.iter().zip(t).for_each(|(s, &i)| d[i] = *s),
-        Form::Rect(1) => s.chunks_exact(cols).enumerate().for_each(|(r, s)| d[r * place.rs..][..cols].copy_from_slice(s)),
+        Form::Rect(1) => s.chunks_exact(cols).enumerate().for_each(|(r, s)| put(s, &mut d[r * place.rs..][..cols])),
         Form::Rect(cs) => s.chunks_exact(cols).enumerate().for_each(|(r, s)| {
             s.iter().enumerate().for_each(|(c, s)| d[r * place.rs + c * cs] = *s);
         }),
@@ -519,52 +564,70 @@ fn push<B: Element>(s: &[B], place: &Place, cols: usize, d: &mut [B]) {
 ///
 /// # Safety
 /// No slice of the piece's span of `to` is lent.
-pub unsafe fn store<T: Compute>(s: &[T], to: &Array, at: usize, place: &Place, rows: usize, cols: usize, raw: &mut [u8]) {
+pub unsafe fn store<T: Compute>(s: &[T], to: &Array, at: usize, place: &Place, rows: usize, cols: usize, raw: &mut [u8], streams: bool) {
     let size = to.dtype.size();
     // SAFETY: the caller's word.
     let d = unsafe { lent_mut(to, at, place.span(rows, cols)) };
     if to.dtype == T::DTYPE {
-        return for_size!(size, B => push::<B>(bits(bytes(s)), place, cols, bits_mut(d)));
+        return for_size!(size, B => push::<B>(bits(bytes(s)), place, cols, bits_mut(d), streams));
     }
-    if place.is_line(1) {
+    if place.is_line(1) && !streams {
         return T::write(s, to.dtype, d);
     }
     let raw = &mut raw[..s.len() * size];
     T::write(s, to.dtype, raw);
-    for_size!(size, B => push::<B>(bits(raw), place, cols, bits_mut(d)));
+    for_size!(size, B => push::<B>(bits(raw), place, cols, bits_mut(d), streams));
 }
 
-fn walk<T: Compute, const N: usize>(to: &Array, k: &dyn Kernel<N>, x: [&Array; N]) -> Result<()> {
+/// Runs the kernel on every element of the result.
+fn walk<T: Compute, const N: usize>(to: &Array, k: &dyn Kernel<N>, x: [&Array; N], lies: [Lie; N]) -> Result<()> {
     let n = to.numel();
-    let plain = |a: &Array| a.dtype == T::DTYPE && a.shape == to.shape && is_contiguous(&a.shape, &a.strides);
-    if plain(to) && x.iter().all(|a| plain(a) && !a.shares(to)) {
+    let simple = !lies.contains(&Lie::Other) && to.is_contiguous();
+    let streams = streams(to) && !x.iter().any(|a| overlap(a, to));
+    if n == 0 {
+        return Ok(());
+    }
+    if simple && !streams && to.dtype == T::DTYPE && (0..N).all(|k| lies[k] == Lie::Flat && x[k].dtype == T::DTYPE && !x[k].shares(to)) {
         // SAFETY: no operand shares the result's storage, and the result is not lent elsewhere.
         T::apply(k, x.map(|a| a.read(a.offset, n)), unsafe { to.write(to.offset, n) });
         return Ok(());
     }
-    let strides = x.map(|a| expand(&a.shape, &a.strides, &to.shape));
-    let nest: Nest<N> = Nest::new(&to.shape, &to.strides, &to.strides, std::array::from_fn(|k| &strides[k][..]));
-    let cut = nest.cut(STRIP);
+    if simple && n <= BRIEF {
+        brief::<T, N>(to, k, x, lies, n);
+        return Ok(());
+    }
+    let strides;
+    let nest: Nest<N> = if simple {
+        Nest::line(n, lies.map(|l| (l == Lie::Flat) as usize))
+    } else {
+        strides = x.map(|a| expand(&a.shape, &a.strides, &to.shape));
+        Nest::new(&to.shape, &to.strides, &to.strides, std::array::from_fn(|k| &strides[k][..]))
+    };
+    let mut cut = nest.cut(if streams { STRIP.min(STREAM_BYTES / to.dtype.size()) } else { STRIP });
     let place_to = nest.place(&cut, |a| a.to);
     let places: [Place; N] = std::array::from_fn(|k| nest.place(&cut, |a| a.from[k]));
-    let direct_to = to.dtype == T::DTYPE && place_to.is_line(1);
-    let direct: [bool; N] = std::array::from_fn(|k| x[k].dtype == T::DTYPE && places[k].is_line(1) && !overlap(x[k], to));
+    let apart = x.map(|a| !overlap(a, to));
+    let direct: [bool; N] = std::array::from_fn(|k| x[k].dtype == T::DTYPE && places[k].is_line(1) && apart[k]);
+    let direct_to = to.dtype == T::DTYPE && place_to.is_line(1) && !streams;
+    let blocks = direct.iter().chain([&direct_to]).filter(|d| !**d).count();
+    if blocks == 0 && cut.cols == 1 {
+        cut.rows = nest.axes[cut.p].len; // nothing to fetch: long rows in one call
+    }
     let len = cut.rows * cut.cols;
-    let mut scratch = Scratch::<T>::new((N + 1) * len)?;
-    let mut blocks = scratch.chunks_exact_mut(len);
-    let mut ins: [&mut [T]; N] = std::array::from_fn(|_| blocks.next().unwrap_or_default());
-    let result = blocks.next().unwrap_or_default();
-    let mut raw = Scratch::<u8>::new(8 * len)?;
-    let mut held = [(usize::MAX, 0, 0); N];
+    let mut scratch = Scratch::<T>::new(blocks * len)?;
+    let mut raw = Scratch::<u8>::new(if blocks == 0 { 0 } else { 8 * len })?;
+    let mut scratch = scratch.chunks_exact_mut(len);
+    let mut ins: [&mut [T]; N] = direct.map(|d| if d { &mut [] } else { scratch.next().unwrap_or_default() });
+    let result = scratch.next().unwrap_or_default();
+    let mut held = [(usize::MAX, 0, 0); N]; // the piece each block of scratch holds
     nest.pieces(&cut, |at, from, rows, cols| {
         let n = rows * cols;
         for k in 0..N {
-            if direct[k] || held[k] == (from[k], rows, cols) {
-                continue;
-            }
-            fetch(x[k], x[k].offset + from[k], &places[k], rows, cols, &mut ins[k][..n], &mut raw);
-            if !overlap(x[k], to) {
-                held[k] = (from[k], rows, cols);
+            if !direct[k] && held[k] != (from[k], rows, cols) {
+                fetch(x[k], x[k].offset + from[k], &places[k], rows, cols, &mut ins[k][..n], &mut raw);
+                if apart[k] {
+                    held[k] = (from[k], rows, cols);
+                }
             }
         }
         let src: [&[T]; N] = std::array::from_fn(|k| if direct[k] { x[k].read(x[k].offset + from[k], n) } else { &ins[k][..n] });
@@ -574,26 +637,114 @@ fn walk<T: Compute, const N: usize>(to: &Array, k: &dyn Kernel<N>, x: [&Array; N
         } else {
             T::apply(k, src, &mut result[..n]);
             // SAFETY: as above.
-            unsafe { store(&result[..n], to, to.offset + at, &place_to, rows, cols, &mut raw) };
+            unsafe { store(&result[..n], to, to.offset + at, &place_to, rows, cols, &mut raw, streams) };
         }
     });
+    if streams {
+        settle();
+    }
     Ok(())
+}
+/// A few elements, by way of the stack.
+fn brief<T: Compute, const N: usize>(to: &Array, k: &dyn Kernel<N>, x: [&Array; N], lies: [Lie; N], n: usize) {
+    let mut ins = [[T::default(); BRIEF]; N];
+    for k in 0..N {
+        let d = &mut ins[k][..n];
+        if lies[k] == Lie::Flat {
+            T::read(x[k], x[k].offset, d);
+        } else {
+            T::read(x[k], x[k].offset, &mut d[..1]);
+            let v = d[0];
+            d.fill(v);
+        }
+    }
+    let src: [&[T]; N] = std::array::from_fn(|k| &ins[k][..n]);
+    // SAFETY: the operands were copied, so no slice of the result's storage is lent.
+    let d = unsafe { lent_mut(to, to.offset, n) };
+    if to.dtype == T::DTYPE {
+        return T::apply(k, src, bits_mut(d));
+    }
+    let mut o = [T::default(); BRIEF];
+    T::apply(k, src, &mut o[..n]);
+    T::write(&o[..n], to.dtype, d);
 }
 /// Copies between arrays that do not overlap, by way of T where the types differ.
 fn transfer<T: Compute>(to: &Array, from: &Array) -> Result<()> {
     let strides = expand(&from.shape, &from.strides, &to.shape);
     let nest = Nest::new(&to.shape, &to.strides, &to.strides, [&strides]);
-    let cut = nest.cut(STRIP);
+    let streams = streams(to);
+    let cut = nest.cut(if streams { STRIP.min(STREAM_BYTES / to.dtype.size()) } else { STRIP });
     let (place_to, place) = (nest.place(&cut, |a| a.to), nest.place(&cut, |a| a.from[0]));
     let len = cut.rows * cut.cols;
     let (mut block, mut raw) = (Scratch::<T>::new(len)?, Scratch::<u8>::new(8 * len)?);
+    let (lends, takes) = (place.is_line(1) && from.dtype == T::DTYPE, place_to.is_line(1) && to.dtype == T::DTYPE && !streams);
+    let (same, size) = (to.dtype == from.dtype, to.dtype.size());
     nest.pieces(&cut, |at, [start], rows, cols| {
-        let n = rows * cols;
-        fetch(from, from.offset + start, &place, rows, cols, &mut block[..n], &mut raw);
-        // SAFETY: the arrays do not overlap.
-        unsafe { store(&block[..n], to, to.offset + at, &place_to, rows, cols, &mut raw) };
+        let (n, at, start) = (rows * cols, to.offset + at, from.offset + start);
+        // SAFETY (of all four): the arrays do not overlap, and one slice of the result is lent at a time.
+        if same {
+            let s = lent(from, start, place.span(rows, cols));
+            if !streams && place_to.has_rows() {
+                let d = unsafe { lent_mut(to, at, place_to.span(rows, cols)) };
+                for_size!(size, B => pull::<B>(bits(s), &place, rows, cols, bits_mut(d), place_to.row(cols)));
+            } else if place.is_line(1) {
+                let d = unsafe { lent_mut(to, at, place_to.span(rows, cols)) };
+                for_size!(size, B => push::<B>(bits(s), &place_to, cols, bits_mut(d), streams));
+            } else {
+                let raw = &mut raw[..n * size];
+                for_size!(size, B => pull::<B>(bits(s), &place, rows, cols, bits_mut(raw), cols));
+                let d = unsafe { lent_mut(to, at, place_to.span(rows, cols)) };
+                for_size!(size, B => push::<B>(bits(raw), &place_to, cols, bits_mut(d), streams));
+            }
+        } else if lends {
+            unsafe { store(from.read::<T>(start, n), to, at, &place_to, rows, cols, &mut raw, streams) };
+        } else if takes {
+            fetch(from, start, &place, rows, cols, unsafe { to.write::<T>(at, n) }, &mut raw);
+        } else {
+            fetch(from, start, &place, rows, cols, &mut block[..n], &mut raw);
+            unsafe { store(&block[..n], to, at, &place_to, rows, cols, &mut raw, streams) };
+        }
     });
+    if streams {
+        settle();
+    }
     Ok(())
+}
+
+/// Is a result so large that its stores had better go past the caches?
+fn streams(to: &Array) -> bool {
+    cfg!(target_arch = "x86_64") && to.nbytes() >= STREAM
+}
+/// Copies past the caches: whole lines are written without being read first.
+fn stream(s: &[u8], d: &mut [u8]) {
+    assert_eq!(s.len(), d.len());
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::*;
+        let head = d.as_ptr().align_offset(64).min(d.len());
+        let (first, d) = d.split_at_mut(head);
+        first.copy_from_slice(&s[..head]);
+        let (lines, rest) = d.as_chunks_mut::<64>();
+        let (from, last) = s[head..].as_chunks::<64>();
+        for (d, s) in lines.iter_mut().zip(from) {
+            for i in 0..4 {
+                // SAFETY: 16 of the 64 bytes of either chunk; the destination is aligned to 64. `settle` orders the stores before
+                // whatever follows the kernel.
+                unsafe { _mm_stream_si128(d.as_mut_ptr().cast::<__m128i>().add(i), _mm_loadu_si128(s.as_ptr().cast::<__m128i>().add(i))) }
+            }
+        }
+        rest.copy_from_slice(last);
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    d.copy_from_slice(s);
+}
+/// Makes streamed stores visible in order.
+fn settle() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: SSE is part of x86-64.
+    unsafe {
+        std::arch::x86_64::_mm_sfence()
+    }
 }
 
 #[cfg(test)]
@@ -676,7 +827,7 @@ mod tests {
             let s = shape(&mut d);
             let (p, q) = (DType::ALL[d.roll(10)], DType::ALL[d.roll(10)]);
             let (a, b) = (some(&mut d, &s, p, true), some(&mut d, &s, q, true));
-            let y = run(Out(None), "add", &Add { alpha: Scalar::Int(2) }, [&a, &b]).unwrap();
+            let y = run(Out(None), "add", &AddScaled { alpha: Scalar::Int(2) }, [&a, &b]).unwrap();
             let dtype = promote([(p, a.rank()), (q, b.rank())]);
             assert_eq!(y.dtype, dtype);
             each_index(&y.shape, |i| assert_eq!(at(&y, i), stored(at(&a, i) + 2.0 * at(&b, i), dtype), "{a:?} {b:?} {y:?} at {i:?}"));
@@ -719,7 +870,7 @@ mod tests {
     fn overlap_is_written_right_or_refused() {
         let a = Array::from_slice(&[6], &[1f32, 2., 3., 4., 5., 6.]).unwrap();
         let part = |o: usize| a.view(Dims::of(&[4]), Dims::of(&[1]), o);
-        let k = Add { alpha: Scalar::Int(1) };
+        let k = Add {};
         assert!(run(Out(Some(&a)), "add", &k, [&a, &a]).unwrap().shares(&a));
         assert_eq!(a.to_vec(), [2., 4., 6., 8., 10., 12.]);
         let y = run(Out(Some(&part(1))), "add", &k, [&part(0), &part(1)]).unwrap();

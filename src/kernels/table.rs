@@ -20,9 +20,11 @@ pub trait Kernel<const N: usize>: Sync {
 macro_rules! kernels {
     (@ints $self:ident, $o:ident, [$($p:ident),*], [$($x:ident),+]) => { unreachable!("integers were promoted to float") };
     (@ints $self:ident, $o:ident, [$($p:ident),*], [$($x:ident),+], $int:expr) => {{
-        $(let $p = $self.$p.to_i64();)*
-        $(let $x = &$x[..$o.len()];)+
-        for i in 0..$o.len() { $(let $x = $x[i];)+ $o[i] = $int; }
+        simd! { fn ints($($p: i64,)* $($x: &[i64],)+ o: &mut [i64]) {
+            $(let $x = &$x[..o.len()];)+
+            for i in 0..o.len() { $(let $x = $x[i];)+ o[i] = $int; }
+        } }
+        ints($($self.$p.to_i64(),)* $($x,)+ $o)
     }};
     ($($(#[$m:meta])* $name:ident $([$($p:ident),+])? ($($x:ident),+) => $float:expr $(, ints $int:expr)? $(, divisor $d:literal)?;)*) => { $(
         $(#[$m])*
@@ -50,7 +52,9 @@ fn truth<T: Real>(b: bool) -> T {
     <T as Real>::of(b as u8 as f64)
 }
 kernels! {
-    Add [alpha](a, b) => alpha.fma::<FMA>(b, a), ints a.wrapping_add(alpha.wrapping_mul(b));
+    Add(a, b) => a + b, ints a.wrapping_add(b);
+    /// a + alpha * b.
+    AddScaled [alpha](a, b) => alpha.fma::<FMA>(b, a), ints a.wrapping_add(alpha.wrapping_mul(b));
     Mul(a, b) => a * b, ints a.wrapping_mul(b);
     Div(a, b) => a / b;
     Neg(a) => -a, ints a.wrapping_neg();

@@ -2,6 +2,8 @@
 //! the few ops that fit no block, each beside its family. An op here is all there is to it: kernel below, method and node from the block.
 pub(crate) mod macros;
 pub mod arith;
+pub mod join;
+pub mod reduce;
 pub mod shape;
 pub mod views;
 
@@ -12,7 +14,7 @@ use crate::layout::Dims;
 use crate::tape::{Attr, IntoAttr, Tensor};
 use smallvec::SmallVec;
 use std::cell::RefCell;
-pub use {arith::*, shape::*};
+pub use {arith::*, join::*, reduce::*, shape::*, views::*};
 
 /// The outputs of an op that has several.
 pub type Tensors = SmallVec<[Tensor; 4]>;

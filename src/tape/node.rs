@@ -33,6 +33,8 @@ pub struct Info {
     pub order: &'static [u8],
     /// For each input with a derivative, the slots that its formula reads.
     pub uses: &'static [(u8, &'static [u8])],
+    /// The inputs are a list, each of which has a derivative that reads no slot (`cat`).
+    pub every: bool,
     /// The output is a view of the first input.
     pub view: bool,
     /// Inputs that an op declares as state (running statistics): read, perhaps written, never differentiated.
@@ -270,6 +272,10 @@ impl Node {
     pub fn input(edge: Edge, like: &Array, first: &Meta) -> Input {
         let differs = like.dtype != first.dtype || like.shape != first.shape;
         Input { edge, meta: differs.then(|| Box::new(Meta::of(like))) }
+    }
+    /// As `input`, for something known by its looks alone.
+    pub fn input_like(edge: Edge, like: &Meta, first: &Meta) -> Input {
+        Input { edge, meta: (like != first).then(|| Box::new(*like)) }
     }
     pub fn no_input() -> Input {
         Input { edge: Edge::None, meta: None }

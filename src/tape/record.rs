@@ -95,7 +95,7 @@ pub fn record(how: How<'_>, info: &'static Info, inputs: Operands<'_>, forward: 
     }
 }
 fn wants_grad(info: &'static Info, inputs: Operands<'_>) -> bool {
-    !info.uses.is_empty() && inputs.iter().enumerate().any(|(i, t)| t.is_some_and(Tensor::requires_grad) && info.state >> i & 1 == 0)
+    (info.every || !info.uses.is_empty()) && inputs.iter().enumerate().any(|(i, t)| t.is_some_and(Tensor::requires_grad) && info.state >> i & 1 == 0)
 }
 #[inline]
 fn finish(info: &'static Info, inputs: Operands<'_>, out: Array, edge: Edge) -> Tensor {
@@ -114,7 +114,7 @@ fn finish(info: &'static Info, inputs: Operands<'_>, out: Array, edge: Edge) -> 
 /// The edges of inputs that have a derivative.
 #[inline]
 fn edges(info: &'static Info, inputs: Operands<'_>) -> SmallVec<[Edge; 3]> {
-    let differentiable = |i: usize| info.uses.iter().any(|(at, _)| *at as usize == i);
+    let differentiable = |i: usize| info.every || info.uses.iter().any(|(at, _)| *at as usize == i);
     inputs.iter().enumerate().map(|(i, t)| t.filter(|t| t.requires_grad() && differentiable(i)).map_or(Edge::None, |t| t.edge())).collect()
 }
 /// Is a slot read by the formula of an input that needs a gradient?

@@ -1,0 +1,629 @@
+//! The backward walk: order, accumulation, un-broadcasting, hooks, `retain_graph`, `create_graph`.
+//!
+//! A call walks the graph twice. First it numbers what is reachable and counts the edges into each vertex; then it runs vertices whose
+//! edges have all delivered, the latest recorded first, leaves as soon as they can. All state belongs to the call (a `Task` on the
+//! thread's stack while it runs, rule 6): several threads may walk one graph, calls nest inside hooks, and an error leaves nothing behind.
+//! The roots keep every node alive for the length of the call, so vertices borrow them.
+use crate::array::Array;
+use crate::error::{Error, Result, bail, err};
+use crate::kernels::{Out, pointwise, table};
+use crate::layout::is_dense;
+use crate::dtype::Scalar;
+use crate::ops;
+use crate::tape::mode::{self, GradGuard};
+use crate::tape::node::Meta;
+use crate::tape::{Cx, Edge, Held, Node, Tensor, host};
+use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::SmallVec;
+use std::any::Any;
+use std::cell::RefCell;
+use std::collections::BinaryHeap;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
+
+/// What a backward call is asked to do.
+pub struct Request {
+    /// Where to start, with the gradient given there (None: ones, for a single element).
+    pub roots: Vec<(Tensor, Option<Tensor>)>,
+    /// Starts that are edges of the graph rather than tensors.
+    pub edges: Vec<(Edge, Tensor)>,
+    pub retain_graph: bool,
+    pub create_graph: bool,
+    /// Only what leads to these; None: every leaf.
+    pub inputs: Option<Vec<Edge>>,
+    /// With `accumulate`: inputs that are no leaves, whose `.grad` is to be set, by number.
+    pub keepers: Vec<(u32, Tensor)>,
+    /// Into `.grad` of the inputs (backward) rather than as a result (grad).
+    pub accumulate: bool,
+    pub allow_unused: bool,
+}
+
+/// What holds while a backward call runs on this thread; hooks may ask for it.
+pub struct Task {
+    pub id: u64,
+    pub keep: bool,
+    pub node: Option<Arc<Node>>,
+    /// Addresses of what this call will run (None: everything in `graph`).
+    pub needed: Option<Rc<FxHashSet<usize>>>,
+    /// Addresses of what is reachable.
+    pub graph: Rc<FxHashMap<usize, u32>>,
+    callbacks: Vec<Box<dyn FnOnce() -> Result<()>>>,
+    /// State of registrations for the length of this call, by registration.
+    pub state: FxHashMap<u64, Box<dyn Any>>,
+    ends: Vec<Weak<dyn Ends>>,
+}
+/// Must be told when a backward call is over, however it ends.
+pub trait Ends {
+    fn ended(&self, task: u64);
+}
+thread_local! { static TASKS: RefCell<Vec<Task>> = const { RefCell::new(Vec::new()) }; }
+static NEXT_TASK: AtomicU64 = AtomicU64::new(0);
+
+/// Looks at the innermost running call. `f` may only look, push, take.
+pub fn with_task<R>(f: impl FnOnce(&mut Task) -> R) -> Option<R> {
+    TASKS.with(|t| t.borrow_mut().last_mut().map(f))
+}
+pub fn current_task() -> Option<u64> {
+    with_task(|t| t.id)
+}
+/// To be run when the innermost call is done.
+pub fn queue_callback(f: Box<dyn FnOnce() -> Result<()>>) -> Result<()> {
+    with_task(|t| t.callbacks.push(f)).ok_or_else(|| err!(Runtime, "Final callbacks can only be installed during backward pass."))
+}
+/// Tells `who` when the innermost call ends.
+pub fn at_end(who: Weak<dyn Ends>) -> Option<u64> {
+    with_task(|t| {
+        if !t.ends.iter().any(|e| Weak::ptr_eq(e, &who)) {
+            t.ends.push(who);
+        }
+        t.id
+    })
+}
+/// Takes its task off the stack, on every way out, and tells who wants to know.
+struct Running;
+impl Running {
+    fn start(task: Task) -> Running {
+        TASKS.with(|t| t.borrow_mut().push(task));
+        Running
+    }
+}
+impl Drop for Running {
+    fn drop(&mut self) {
+        let Some(task) = TASKS.with(|t| t.borrow_mut().pop()) else { return };
+        for e in &task.ends {
+            if let Some(e) = e.upgrade() {
+                e.ended(task.id);
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum At<'a> {
+    Node(&'a Arc<Node>),
+    Leaf(&'a Held),
+}
+impl At<'_> {
+    fn address(&self) -> usize {
+        match self {
+            At::Node(n) => Arc::as_ptr(n) as usize,
+            At::Leaf(h) => h.tensor().id(),
+        }
+    }
+}
+struct Vertex<'a> {
+    at: At<'a>,
+    /// Edges that have not delivered yet.
+    waits: u32,
+    /// Whether it runs (it leads to an input), and whether its gradient is asked for.
+    needed: bool,
+    wanted: SmallVec<[(u32, u32); 1]>,
+    grads: SmallVec<[Option<Tensor>; 1]>,
+}
+fn vertex_of(e: &Edge) -> Option<At<'_>> {
+    match e {
+        Edge::None => None,
+        Edge::Node(n, _) => Some(At::Node(n)),
+        Edge::Leaf(h) => Some(At::Leaf(h)),
+    }
+}
+
+/// Runs a backward call. The result has one gradient per input (for `accumulate` it is empty).
+pub fn run(r: Request) -> Result<Vec<Option<Tensor>>> {
+    let _mode = GradGuard::set(r.create_graph);
+    let keep = r.retain_graph;
+    let mut starts: Vec<(Edge, Tensor)> = Vec::with_capacity(r.roots.len() + r.edges.len());
+    for (i, (t, g)) in r.roots.into_iter().enumerate() {
+        starts.push((root_edge(&t, i)?, root_grad(&t, g)?));
+    }
+    starts.extend(r.edges);
+    if let Some(inputs) = &r.inputs
+        && let Some(i) = inputs.iter().position(Edge::is_none)
+    {
+        bail!(Runtime, "One of the differentiated Tensors does not require grad (input {i})");
+    }
+    let (edges, mut first): (Vec<Edge>, Vec<Option<Tensor>>) = starts.into_iter().map(|(e, g)| (e, Some(g))).unzip();
+
+    let (mut graph, order, index) = number(&edges);
+    let index = Rc::new(index);
+    let needed = r.inputs.as_ref().map(|inputs| mark(&mut graph, &order, &index, inputs, r.accumulate));
+    let id = NEXT_TASK.fetch_add(1, Relaxed);
+    let _running = Running::start(Task {
+        id,
+        keep,
+        node: None,
+        needed: needed.map(Rc::new),
+        graph: index.clone(),
+        callbacks: Vec::new(),
+        state: FxHashMap::default(),
+        ends: Vec::new(),
+    });
+    let mut results: Vec<Option<Tensor>> = if r.accumulate { Vec::new() } else { vec![None; r.inputs.as_ref().map_or(0, Vec::len)] };
+
+    // The roots deliver first.
+    let mut ready = BinaryHeap::new();
+    for (e, g) in edges.iter().zip(&mut first) {
+        let Some(at) = vertex_of(e) else { continue };
+        let v = index[&at.address()];
+        let nr = if let Edge::Node(_, nr) = e { *nr } else { 0 };
+        deliver(&mut graph[v as usize], nr, g.take().expect("each root delivers once"))?;
+        let vertex = &mut graph[v as usize];
+        vertex.waits -= 1;
+        if vertex.waits == 0 {
+            ready.push((priority(&vertex.at), v));
+        }
+    }
+    let mut walk = Walk { graph, index: &index, ready, keep, create: r.create_graph, accumulate: r.accumulate, keepers: &r.keepers, results: &mut results };
+    walk.run()?;
+    drop(walk);
+    while let Some(f) = with_task(|t| if t.callbacks.is_empty() { None } else { Some(t.callbacks.remove(0)) }).flatten() {
+        f()?;
+    }
+    if !r.accumulate && !r.allow_unused && r.inputs.is_some() && results.iter().any(Option::is_none) {
+        bail!(
+            Runtime,
+            "One of the differentiated Tensors appears to not have been used in the graph. Set allow_unused=True if this is the desired behavior."
+        );
+    }
+    Ok(results)
+}
+fn root_edge(t: &Tensor, i: usize) -> Result<Edge> {
+    match t.edge() {
+        Edge::None => bail!(Runtime, "element {i} of tensors does not require grad and does not have a grad_fn"),
+        e => Ok(e),
+    }
+}
+fn root_grad(t: &Tensor, g: Option<Tensor>) -> Result<Tensor> {
+    let (shape, dtype) = t.look(|a| (a.shape, a.dtype));
+    match g {
+        Some(g) => {
+            let given = g.shape();
+            if given != shape {
+                bail!(Runtime, "Mismatch in shape: the gradient given has a shape of {given:?} and the output has a shape of {shape:?}");
+            }
+            if g.dtype() == dtype { Ok(g) } else { ops::to_dtype(&g, dtype) }
+        }
+        None if shape.numel() == 1 => Ok(Tensor::new(Array::full(shape, dtype, Scalar::Float(1.0))?)),
+        None => bail!(Runtime, "grad can be implicitly created only for scalar outputs; this one has shape {shape:?}: give backward() a gradient of that shape"),
+    }
+}
+fn priority(at: &At<'_>) -> u64 {
+    match at {
+        At::Node(n) => n.seq(),
+        At::Leaf(_) => u64::MAX,
+    }
+}
+
+/// Numbers everything reachable, counts the edges into each vertex, and gives the vertices with those they lead to first.
+fn number<'a>(roots: &'a [Edge]) -> (Vec<Vertex<'a>>, Vec<u32>, FxHashMap<usize, u32>) {
+    let mut graph: Vec<Vertex<'a>> = Vec::new();
+    let mut index: FxHashMap<usize, u32> = FxHashMap::default();
+    let mut order = Vec::new();
+    let mut stack: Vec<(u32, u32)> = Vec::new();
+    // Counts one edge into the vertex; pushes it if it is new.
+    fn reach<'a>(at: At<'a>, graph: &mut Vec<Vertex<'a>>, index: &mut FxHashMap<usize, u32>, stack: &mut Vec<(u32, u32)>) {
+        let new = graph.len() as u32;
+        let v = *index.entry(at.address()).or_insert(new);
+        if v == new {
+            graph.push(Vertex { at, waits: 0, needed: true, wanted: SmallVec::new(), grads: SmallVec::new() });
+            stack.push((v, 0));
+        }
+        graph[v as usize].waits += 1;
+    }
+    for root in roots {
+        if let Some(at) = vertex_of(root) {
+            reach(at, &mut graph, &mut index, &mut stack);
+        }
+        while let Some((v, next)) = stack.last_mut() {
+            let (v, at) = (*v, graph[*v as usize].at);
+            let edge = match at {
+                At::Node(n) => n.inputs.get(*next as usize).map(|i| &i.edge),
+                At::Leaf(_) => None,
+            };
+            *next += 1;
+            match edge {
+                None => {
+                    stack.pop();
+                    order.push(v);
+                }
+                Some(e) => {
+                    if let Some(at) = vertex_of(e) {
+                        reach(at, &mut graph, &mut index, &mut stack);
+                    }
+                }
+            }
+        }
+    }
+    (graph, order, index)
+}
+/// Marks what leads to the inputs, and what is asked of whom. Returns the addresses of what will run.
+fn mark(graph: &mut [Vertex<'_>], order: &[u32], index: &FxHashMap<usize, u32>, inputs: &[Edge], accumulate: bool) -> FxHashSet<usize> {
+    graph.iter_mut().for_each(|v| v.needed = false);
+    for (i, e) in inputs.iter().enumerate() {
+        let Some(&v) = vertex_of(e).and_then(|at| index.get(&at.address())) else { continue };
+        let vertex = &mut graph[v as usize];
+        match e {
+            // backward(inputs=): a leaf accumulates, another tensor keeps its gradient as `retain_grad` does
+            Edge::Leaf(_) if accumulate => vertex.needed = true,
+            Edge::Node(_, nr) => vertex.wanted.push((*nr, i as u32)),
+            _ => vertex.wanted.push((0, i as u32)),
+        }
+    }
+    for &v in order {
+        let leads = match graph[v as usize].at {
+            At::Leaf(_) => graph[v as usize].needed || !graph[v as usize].wanted.is_empty(),
+            At::Node(n) => n.inputs.iter().any(|i| {
+                vertex_of(&i.edge).is_some_and(|at| {
+                    let w = &graph[index[&at.address()] as usize];
+                    w.needed || !w.wanted.is_empty()
+                })
+            }),
+        };
+        graph[v as usize].needed = leads;
+    }
+    graph.iter().filter(|v| v.needed || !v.wanted.is_empty()).map(|v| v.at.address()).collect()
+}
+fn deliver(v: &mut Vertex<'_>, nr: u32, g: Tensor) -> Result<()> {
+    let nr = nr as usize;
+    if v.grads.len() <= nr {
+        v.grads.resize(nr + 1, None);
+    }
+    v.grads[nr] = Some(match v.grads[nr].take() {
+        None => g,
+        Some(old) => sum(old, &g)?,
+    });
+    Ok(())
+}
+/// Is this the only holder of the tensor and its bytes, so that they may be written?
+fn owned_alone(t: &Tensor) -> bool {
+    t.owners() == 1
+        && !t.is_view()
+        && t.look(|a| {
+            !a.number && Arc::strong_count(a.storage()) == 1 && !a.storage().is_foreign() && is_dense(&a.shape, &a.strides)
+        })
+}
+/// The sum of two gradients, into the first one's memory where nobody else sees it.
+fn sum(old: Tensor, g: &Tensor) -> Result<Tensor> {
+    if !mode::grad_enabled() && owned_alone(&old) {
+        let (to, add) = (old.array(), g.array());
+        if to.shape == add.shape && to.dtype == add.dtype {
+            let r = pointwise::run(Out(Some(&to)), "add", &table::Add { alpha: Scalar::Int(1) }, [&to, &add])?;
+            if r.same_elements(&to) {
+                return Ok(old);
+            }
+            return Ok(Tensor::new(r));
+        }
+    }
+    ops::add(&old, g, Scalar::Int(1))
+}
+
+struct Walk<'a, 'r> {
+    graph: Vec<Vertex<'a>>,
+    index: &'r FxHashMap<usize, u32>,
+    ready: BinaryHeap<(u64, u32)>,
+    keep: bool,
+    create: bool,
+    accumulate: bool,
+    keepers: &'r [(u32, Tensor)],
+    results: &'r mut Vec<Option<Tensor>>,
+}
+/// How many vertices run between two looks for Ctrl-C.
+const BETWEEN_INTERRUPTS: u32 = 256;
+
+impl Walk<'_, '_> {
+    fn run(&mut self) -> Result<()> {
+        let mut steps = 0u32;
+        while let Some((_, v)) = self.ready.pop() {
+            steps += 1;
+            if steps.is_multiple_of(BETWEEN_INTERRUPTS)
+                && let Some(h) = host()
+            {
+                h.interrupted()?;
+            }
+            let vertex = &mut self.graph[v as usize];
+            let (at, needed) = (vertex.at, vertex.needed);
+            let grads = std::mem::take(&mut vertex.grads);
+            let wanted = std::mem::take(&mut vertex.wanted);
+            if !needed && wanted.is_empty() {
+                continue;
+            }
+            match at {
+                At::Leaf(h) => self.leaf(h.tensor(), grads.into_iter().next().flatten(), &wanted)?,
+                At::Node(n) => self.node(n, grads, needed, &wanted)?,
+            }
+        }
+        Ok(())
+    }
+    fn leaf(&mut self, t: &Tensor, g: Option<Tensor>, wanted: &[(u32, u32)]) -> Result<()> {
+        let Some(mut g) = g else { return Ok(()) };
+        let hooks = t.look_extra(|e| (e.leaf_hooks.clone(), e.pre_hooks.clone(), e.node_hooks.clone(), e.after_hooks.clone()));
+        let (on_grad, pre, post, after) = hooks.unwrap_or_default();
+        for (_, h) in on_grad {
+            if let Some(new) = h.call(&g)? {
+                g = replaced(&g, new, "a hook on a leaf")?;
+            }
+        }
+        for (_, i) in wanted {
+            if !self.accumulate {
+                self.results[*i as usize] = Some(g.clone());
+            }
+        }
+        if !self.accumulate {
+            return Ok(());
+        }
+        let mut outs = vec![Some(g)];
+        for (_, h) in pre {
+            if let Some(new) = h.call(&outs)? {
+                outs = new;
+            }
+        }
+        let Some(g) = outs.swap_remove(0) else { return Ok(()) };
+        let seen = (!post.is_empty()).then(|| g.clone());
+        accumulate(t, g, self.create)?;
+        if let Some(g) = seen {
+            for (_, h) in post {
+                h.call(&[], &[Some(g.clone())])?;
+            }
+        }
+        for (_, h) in after {
+            h.call(t)?;
+        }
+        Ok(())
+    }
+    fn node(&mut self, n: &Arc<Node>, mut grads: SmallVec<[Option<Tensor>; 1]>, needed: bool, wanted: &[(u32, u32)]) -> Result<()> {
+        grads.resize(n.outputs(), None);
+        if n.is_hooked() {
+            self.before(n, &mut grads)?;
+        }
+        for (nr, i) in wanted {
+            if let Some(g) = &grads[*nr as usize] {
+                if self.accumulate {
+                    for (_, t) in self.keepers.iter().filter(|(at, _)| at == i) {
+                        retain_grad(t, g, self.create)?;
+                    }
+                } else {
+                    self.results[*i as usize] = Some(g.clone());
+                }
+            }
+        }
+        if !needed {
+            return Ok(());
+        }
+        let mut outs: SmallVec<[Option<Tensor>; 3]> = SmallVec::new();
+        outs.resize(n.inputs.len(), None);
+        let mut needs = 0u64;
+        for (i, input) in n.inputs.iter().enumerate().take(64) {
+            let wants = vertex_of(&input.edge).is_some_and(|at| {
+                self.index.get(&at.address()).is_some_and(|v| {
+                    let v = &self.graph[*v as usize];
+                    v.needed || !v.wanted.is_empty()
+                })
+            });
+            needs |= (wants as u64) << i;
+        }
+        if n.op.takes_undefined() || grads.iter().any(Option::is_some) {
+            if n.is_freed() {
+                return Err(n.freed_error());
+            }
+            self.call(n, &grads, needs, &mut outs)?;
+        }
+        if !self.keep {
+            n.release();
+        }
+        drop(grads);
+        for (i, (input, g)) in n.inputs.iter().zip(outs.iter_mut()).enumerate() {
+            let Some(at) = vertex_of(&input.edge) else { continue };
+            let v = self.index[&at.address()];
+            if let Some(g) = g.take() {
+                let g = fit(n, i, g)?;
+                let nr = if let Edge::Node(_, nr) = &input.edge { *nr } else { 0 };
+                deliver(&mut self.graph[v as usize], nr, g)?;
+            }
+            let vertex = &mut self.graph[v as usize];
+            vertex.waits -= 1;
+            if vertex.waits == 0 {
+                self.ready.push((priority(&vertex.at), v));
+            }
+        }
+        Ok(())
+    }
+    fn call(&mut self, n: &Arc<Node>, grads: &[Option<Tensor>], needs: u64, outs: &mut SmallVec<[Option<Tensor>; 3]>) -> Result<()> {
+        let before = with_task(|t| t.node.replace(n.clone())).flatten();
+        let result = n.op.backward(grads, &Cx { node: n, needs, keep: self.keep }, outs);
+        let mine = with_task(|t| std::mem::replace(&mut t.node, before)).flatten();
+        drop(mine);
+        result.map_err(|e| explain(n, e))?;
+        if mode::anomaly() {
+            check_nan(n, outs)?;
+        }
+        if n.is_hooked() {
+            let post = n.with_hooks(|h| h.post.iter().map(|(_, h)| h.clone()).collect::<Vec<_>>());
+            for h in post {
+                if let Some(new) = h.call(outs, grads)? {
+                    if new.len() != outs.len() {
+                        bail!(Runtime, "a hook on {} returned {} gradients, but it has {} inputs", n.name(), new.len(), outs.len());
+                    }
+                    outs.iter_mut().zip(new).for_each(|(o, g)| *o = g);
+                }
+            }
+        }
+        Ok(())
+    }
+    /// Hooks on the gradients of a node's outputs: those of tensors, then those that keep it, then those of the node.
+    fn before(&mut self, n: &Arc<Node>, grads: &mut SmallVec<[Option<Tensor>; 1]>) -> Result<()> {
+        let (on_grad, retain, pre) = n.with_hooks(|h| (h.tensor.clone(), h.retain.clone(), h.pre.clone()));
+        for (_, nr, h) in on_grad {
+            if let Some(g) = grads[nr as usize].clone()
+                && let Some(new) = h.call(&g)?
+            {
+                grads[nr as usize] = Some(replaced(&g, new, "a hook on a tensor")?);
+            }
+        }
+        for (nr, t) in retain {
+            if let (Some(t), Some(g)) = (t.upgrade(), grads[nr as usize].clone()) {
+                retain_grad(&t, &g, self.create)?;
+            }
+        }
+        for (_, h) in pre {
+            if let Some(new) = h.call(grads)? {
+                if new.len() != grads.len() {
+                    bail!(Runtime, "a prehook on {} returned {} gradients, but it has {} outputs", n.name(), new.len(), grads.len());
+                }
+                *grads = new.into();
+            }
+        }
+        Ok(())
+    }
+}
+/// `.grad` of a tensor that is no leaf: set anew or added to, as `retain_grad` promises.
+fn retain_grad(t: &Tensor, g: &Tensor, create: bool) -> Result<()> {
+    let new = match t.grad() {
+        Some(old) => ops::add(old.tensor(), g, Scalar::Int(1))?,
+        None if create => ops::clone(g, None)?,
+        None => g.clone(),
+    };
+    drop(t.set_grad(Some(Held::of(&new))));
+    Ok(())
+}
+fn replaced(old: &Tensor, new: Tensor, who: &str) -> Result<Tensor> {
+    if new.shape() != old.shape() {
+        bail!(Runtime, "{who} has changed the size of value: a gradient of shape {:?} became {:?}", old.shape(), new.shape());
+    }
+    if new.dtype() != old.dtype() {
+        bail!(Runtime, "{who} has changed the type of value (was {} got {})", old.dtype().name(), new.dtype().name());
+    }
+    Ok(new)
+}
+/// A gradient as the input looks: summed over what was repeated, in the input's dtype.
+fn fit(n: &Arc<Node>, i: usize, g: Tensor) -> Result<Tensor> {
+    let want: &Meta = n.meta(i);
+    let (shape, dtype) = g.look(|a| (a.shape, a.dtype));
+    if shape == want.shape && dtype == want.dtype {
+        return Ok(g);
+    }
+    let g = if shape == want.shape {
+        g
+    } else {
+        let lead = shape.len().checked_sub(want.shape.len());
+        let fits = lead.is_some_and(|l| want.shape.iter().enumerate().all(|(d, &w)| w == shape[l + d] || w == 1));
+        if !fits {
+            bail!(
+                Runtime,
+                "Function {} returned an invalid gradient at index {i} - got {:?} but expected shape compatible with {:?}",
+                n.name(),
+                shape,
+                want.shape
+            );
+        }
+        ops::sum_to(&g, &want.shape)?
+    };
+    if dtype == want.dtype { Ok(g) } else { ops::to_dtype(&g, want.dtype) }
+}
+/// Adds a gradient to a leaf's `.grad`: taken over where nobody else holds it, in place where that is right, else as a new tensor.
+pub fn accumulate(t: &Tensor, g: Tensor, create: bool) -> Result<()> {
+    let mut g = g;
+    loop {
+        // Taken out, added, put back: no kernel runs under the lock, and another thread's part is never lost.
+        match t.set_grad(None) {
+            None => {
+                let new = if owned_alone(&g) {
+                    g
+                } else if create {
+                    ops::clone(&g, None)?
+                } else {
+                    let a = g.array();
+                    Tensor::new(pointwise::cast(&a, a.dtype)?)
+                };
+                match t.set_grad(Some(Held::of(&new))) {
+                    None => return Ok(()),
+                    Some(other) => {
+                        drop(t.set_grad(Some(other)));
+                        g = new;
+                    }
+                }
+            }
+            Some(old) => {
+                let have = old.tensor();
+                let in_place = !create && !have.requires_grad() && have.shape() == g.shape() && have.dtype() == g.dtype();
+                let new = if in_place {
+                    match ops::add_(have, &g, Scalar::Int(1)) {
+                        Ok(_) => old,
+                        Err(e) => {
+                            drop(t.set_grad(Some(old)));
+                            return Err(e);
+                        }
+                    }
+                } else {
+                    match ops::add(have, &g, Scalar::Int(1)) {
+                        Ok(sum) => Held::of(&sum),
+                        Err(e) => {
+                            drop(t.set_grad(Some(old)));
+                            return Err(e);
+                        }
+                    }
+                };
+                match t.set_grad(Some(new)) {
+                    None => return Ok(()),
+                    Some(other) => g = other.tensor().clone(),
+                }
+            }
+        }
+    }
+}
+#[cold]
+fn explain(n: &Arc<Node>, e: Box<Error>) -> Box<Error> {
+    if mode::anomaly()
+        && let (Some(stack), Some(h)) = (n.stack(), host())
+        && let Err(e) = h.warn(&format!("Error detected in {}. Traceback of forward call that caused the error:\n{stack}", n.name()))
+    {
+        return e;
+    }
+    e
+}
+#[cold]
+fn check_nan(n: &Arc<Node>, outs: &[Option<Tensor>]) -> Result<()> {
+    if !mode::anomaly_checks_nan() {
+        return Ok(());
+    }
+    for (i, g) in outs.iter().enumerate() {
+        if let Some(g) = g
+            && g.array().to_vec().iter().any(|v| v.is_nan())
+        {
+            return Err(explain(n, err!(Runtime, "Function '{}' returned nan values in its {i}th output.", n.name())));
+        }
+    }
+    Ok(())
+}
+/// Will the innermost running call run this node?
+pub fn will_run(n: &Arc<Node>) -> Option<bool> {
+    let at = Arc::as_ptr(n) as usize;
+    with_task(|t| match &t.needed {
+        Some(s) => s.contains(&at),
+        None => t.graph.contains_key(&at),
+    })
+}
+/// `.grad` of leaves, cleared: the old gradients are given back to be dropped by the caller.
+pub fn clear_grad(t: &Tensor) -> Option<Held> {
+    t.set_grad(None)
+}

@@ -1,0 +1,124 @@
+//! The tape without an interpreter: gradients, versions, in-place operations on views, long chains, saved bytes.
+use stowgrad::alloc;
+use stowgrad::array::Array;
+use stowgrad::dtype::Scalar;
+use stowgrad::engine::{self, Request};
+use stowgrad::error::Error;
+use stowgrad::ops::{self, Ints, Sizes};
+use stowgrad::tape::{Edge, Tensor, no_grad};
+
+fn leaf(v: &[f32]) -> Tensor {
+    Tensor::leaf(Array::from_slice(&[v.len()], v).unwrap()).unwrap()
+}
+fn backward(t: &Tensor, keep: bool) -> Result<(), Box<Error>> {
+    let r = Request {
+        roots: vec![(t.clone(), None)],
+        edges: vec![],
+        retain_graph: keep,
+        create_graph: false,
+        inputs: None,
+        keepers: vec![],
+        accumulate: true,
+        allow_unused: true,
+    };
+    engine::run(r).map(|_| ())
+}
+fn grad(y: &Tensor, x: &Tensor, create: bool) -> Tensor {
+    let r = Request {
+        roots: vec![(y.clone(), None)],
+        edges: vec![],
+        retain_graph: create,
+        create_graph: create,
+        inputs: Some(vec![x.edge()]),
+        keepers: vec![],
+        accumulate: false,
+        allow_unused: false,
+    };
+    engine::run(r).unwrap().remove(0).unwrap()
+}
+fn values(t: &Tensor) -> Vec<f64> {
+    t.array().to_vec()
+}
+fn sum(t: &Tensor) -> Tensor {
+    ops::sum(t, None).unwrap()
+}
+fn one() -> Scalar {
+    Scalar::Int(1)
+}
+
+#[test]
+fn products_and_broadcasts_have_gradients_of_any_order() {
+    let (a, b) = (leaf(&[2.0, 3.0]), leaf(&[5.0]));
+    let y = sum(&ops::mul(&ops::mul(&a, &b).unwrap(), &a).unwrap());
+    backward(&y, true).unwrap();
+    assert_eq!((values(a.grad().unwrap().tensor()), values(b.grad().unwrap().tensor())), (vec![20.0, 30.0], vec![13.0]));
+    let g = grad(&y, &a, true);
+    assert_eq!(values(&grad(&sum(&g), &a, false)), vec![10.0, 10.0]);
+}
+#[test]
+fn a_write_after_the_save_is_an_error_that_names_it() {
+    let x = leaf(&[1.0, 2.0]);
+    let a = ops::mul(&x, &ops::number(2.0).unwrap()).unwrap();
+    let y = ops::mul(&a, &a).unwrap();
+    ops::add_(&ops::view(&a, Sizes::from_slice(&[2, 1])).unwrap(), &ops::number(1.0).unwrap(), one()).unwrap();
+    match *backward(&sum(&y), false).unwrap_err() {
+        Error::Modified { ref node, ref slot, found: 1, expected: 0, .. } => assert_eq!((node.as_str(), slot.as_str()), ("MulBackward0", "other")),
+        ref e => panic!("{e}"),
+    }
+    assert!(matches!(*ops::mul_(&x, &x).unwrap_err(), Error::LeafInPlace { .. }));
+    assert!(matches!(*ops::mul_(&ops::view(&x, Sizes::from_slice(&[2, 1])).unwrap(), &x).unwrap_err(), Error::ViewOfLeafInPlace { .. }));
+    no_grad(|| ops::mul_(&x, &x)).unwrap();
+    assert_eq!(values(&x), vec![1.0, 4.0]);
+}
+#[test]
+fn writing_through_a_view_gives_its_base_a_history() {
+    let x = leaf(&[1.0, 2.0, 3.0]);
+    let b = ops::clone(&x, None).unwrap();
+    let v = ops::slice(&b, 0, Some(1), None, 1).unwrap();
+    ops::mul_(&v, &ops::number(10.0).unwrap()).unwrap();
+    ops::mul_(&ops::select(&b, 0, 0).unwrap(), &ops::clone(&ops::select(&b, 0, 2).unwrap(), None).unwrap()).unwrap();
+    assert_eq!(values(&b), vec![30.0, 20.0, 30.0]);
+    backward(&sum(&ops::mul(&b, &b).unwrap()), false).unwrap();
+    // b = (x0 * 10 x2, 10 x1, 10 x2)
+    assert_eq!(values(x.grad().unwrap().tensor()), vec![2.0 * 30.0 * 30.0, 2.0 * 20.0 * 10.0, 2.0 * 30.0 * 10.0 + 2.0 * 30.0 * 10.0]);
+    assert_eq!(v.grad_fn().unwrap().0.name(), "AsStridedBackward0");
+    assert_eq!(b.grad_fn().unwrap().0.name(), "torch::autograd::CopySlices");
+}
+#[test]
+fn a_million_nodes_are_walked_and_dropped_without_recursion() {
+    let x = leaf(&[1.0]);
+    let one = ops::number(1.0).unwrap();
+    for walk in [true, false] {
+        let mut y = x.clone();
+        for _ in 0..1_000_000 {
+            y = ops::mul(&y, &one).unwrap();
+        }
+        if walk {
+            backward(&sum(&y), false).unwrap();
+        }
+    }
+    assert_eq!(values(x.grad().unwrap().tensor()), vec![1.0]);
+}
+#[test]
+fn saved_bytes_are_back_where_they_were() {
+    let x = leaf(&vec![1.0; 1024]);
+    let before = alloc::stats().saved;
+    let a = ops::mul(&x, &x).unwrap();
+    let y = ops::mul(&a, &a).unwrap();
+    assert_eq!(alloc::stats().saved - before, 4096, "one storage, saved in two slots; the leaf is not counted");
+    backward(&sum(&y), true).unwrap();
+    assert_eq!(alloc::stats().saved - before, 4096);
+    backward(&sum(&y), false).unwrap();
+    assert_eq!(alloc::stats().saved, before);
+    assert!(matches!(*backward(&sum(&y), false).unwrap_err(), Error::Freed { .. }));
+}
+#[test]
+fn joins_and_splits_undo_each_other() {
+    let x = leaf(&(0..12).map(|v| v as f32).collect::<Vec<_>>());
+    let m = ops::reshape(&x, Sizes::from_slice(&[3, 4])).unwrap();
+    let parts = ops::split_with_sizes(&m, Ints::from_slice(&[1, 3]), 1).unwrap();
+    let back = ops::cat(vec![parts[1].clone(), ops::mul(&parts[0], &ops::number(3.0).unwrap()).unwrap()], 1).unwrap();
+    assert_eq!(values(&back)[..4], [1.0, 2.0, 3.0, 0.0]);
+    backward(&sum(&ops::stack(vec![back.clone(), back], 0).unwrap()), false).unwrap();
+    assert_eq!(values(x.grad().unwrap().tensor()), [[6.0, 2.0, 2.0, 2.0]; 3].concat());
+}
