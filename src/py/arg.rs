@@ -3,6 +3,7 @@ use super::call::{Look, Values};
 use super::dtype::PyDType;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, err};
+use crate::layout::{Dims, Geometry};
 use crate::ops::{self, Ints, Sizes};
 use crate::tape::Tensor;
 use pyo3::prelude::*;
@@ -287,6 +288,22 @@ impl<'py> FromArg<'py> for Vec<bool> {
     const KIND: Kind = kind("tuple of bools", "Sequence[bool]");
     fn from_arg(v: Values<'py>) -> Result<Self, Refused> {
         list(v, |v| bool::from_arg(v))
+    }
+}
+/// Lengths or strides that an op takes as they are, none negative.
+impl<'py> FromArg<'py> for Dims {
+    const KIND: Kind = kind("tuple of ints", "Sequence[int]");
+    fn from_arg(v: Values<'py>) -> Result<Self, Refused> {
+        let Some(s) = integers(v.one()) else { return Err(Refused::Type) };
+        s?.into_iter().map(|i| usize::try_from(i).map_err(|_| Refused::Error(err!(Runtime, "negative length or stride {i}")))).collect()
+    }
+}
+impl<'py> FromArg<'py> for Geometry {
+    const KIND: Kind = kind("layout", "tuple[Sequence[int], Sequence[int], int]");
+    /// (size, stride, storage_offset)
+    fn from_arg(v: Values<'py>) -> Result<Self, Refused> {
+        let Ok((shape, strides, offset)) = v.one().extract::<(Vec<usize>, Vec<usize>, usize)>() else { return Err(Refused::Type) };
+        Ok(Geometry { shape: Dims::of(&shape), strides: Dims::of(&strides), offset })
     }
 }
 impl<'py> FromArg<'py> for Py<PyAny> {
