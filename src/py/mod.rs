@@ -6,6 +6,8 @@ pub mod convert;
 pub mod dtype;
 pub mod entry;
 pub mod keeper;
+pub mod ret;
+pub mod special;
 pub mod tensor;
 
 pub use keeper::Keeper;
@@ -22,9 +24,12 @@ impl From<Box<Error>> for PyErr {
             ref e => e.to_string(),
         };
         match e.python_class() {
-            PythonClass::Runtime | PythonClass::Memory | PythonClass::LinAlg | PythonClass::Checkpoint | PythonClass::Stop | PythonClass::Own => {
-                PyRuntimeError::new_err(text)
-            }
+            PythonClass::Runtime
+            | PythonClass::Memory
+            | PythonClass::LinAlg
+            | PythonClass::Checkpoint
+            | PythonClass::Stop
+            | PythonClass::Own => PyRuntimeError::new_err(text),
             PythonClass::Type => PyTypeError::new_err(text),
             PythonClass::Value => PyValueError::new_err(text),
             PythonClass::Index => PyIndexError::new_err(text),
@@ -36,14 +41,16 @@ impl From<Box<Error>> for PyErr {
     }
 }
 
+#[expect(non_snake_case, reason = "the name of the extension module")]
 #[pymodule]
 mod _C {
-    use super::*;
     #[pymodule_export]
     use super::PyTensor;
+    use super::*;
     #[pymodule_init]
     fn init(m: &Bound<'_, PyModule>) -> PyResult<()> {
-        let _ = m;
+        call::install(m)?;
+        dtype::install(m)?;
         Ok(())
     }
 }

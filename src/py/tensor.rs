@@ -167,13 +167,14 @@ pub fn visit_node(n: &Node, visit: PyVisit<'_>, left: &mut u32) -> Result<(), Py
 }
 fn visit_address(at: usize, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
     // SAFETY: `visit` implementations give addresses of objects that they own a reference to; only its address is passed on.
-    let p: Option<Py<PyAny>> = unsafe { Py::from_owned_ptr_or_opt(Python::assume_attached(), at as *mut ffi::PyObject) };
+    let p: Option<Py<PyAny>> =
+        unsafe { Bound::from_owned_ptr_or_opt(Python::assume_attached(), at as *mut ffi::PyObject) }.map(Bound::unbind);
     let r = visit.call(&p);
     std::mem::forget(p);
     r
 }
 fn visit_one(v: Visit<'_>, visit: PyVisit<'_>, left: &mut u32) -> Result<(), PyTraverseError> {
-    let mut addresses = |result: &mut Result<(), PyTraverseError>, at: usize| {
+    let addresses = |result: &mut Result<(), PyTraverseError>, at: usize| {
         if result.is_ok() {
             *result = visit_address(at, visit);
         }

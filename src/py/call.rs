@@ -1,0 +1,451 @@
+//! The one bridge between CPython's fast calling convention and the entries: four tiny C functions per op (instances of the generics
+//! below), one binder of positional and keyword values to parameters, overloads in order, `out=`, and the installation of it all.
+//!
+//! Safety rests on what CPython promises for METH_FASTCALL|METH_KEYWORDS: `args` holds `n` positional values followed by one per name in
+//! `kwnames` (a tuple of str, or null), all borrowed for the length of the call; the interpreter is attached. `Args` never outlives it.
+#![allow(unsafe_code)]
+use super::PyTensor;
+use super::arg::{FromArg, Refused, TensorArg};
+use super::entry::{self, Entry, Exposed, Fail};
+use super::ret::Ret;
+use super::special;
+use crate::tape::{How, Tensor};
+use pyo3::exceptions::{PyRuntimeError, PyTypeError};
+use pyo3::ffi::{self, Py_ssize_t, PyObject, PyTypeObject};
+use pyo3::prelude::*;
+use pyo3::type_object::PyTypeInfo;
+use std::ffi::CString;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicPtr, Ordering::*};
+
+type Fast = unsafe extern "C" fn(*mut PyObject, *const *mut PyObject, Py_ssize_t, *mut PyObject) -> *mut PyObject;
+#[derive(Clone, Copy)]
+pub struct Calls {
+    function: Fast,
+    function_: Fast,
+    method: Fast,
+    method_: Fast,
+}
+impl Calls {
+    pub const fn of<E: Exposed>() -> Self {
+        Self { function: function::<E>, function_: function_::<E>, method: method::<E>, method_: method_::<E> }
+    }
+}
+macro_rules! doors { ($($name:ident $style:ident $this:ident => $given:expr;)*) => { $(
+    unsafe extern "C" fn $name<E: Exposed>($this: *mut PyObject, args: *const *mut PyObject, n: Py_ssize_t, kw: *mut PyObject) -> *mut PyObject {
+        // SAFETY: called by CPython as the file header says.
+        unsafe { enter(E::ENTRY, Style::$style, $given, args, n, kw) }
+    }
+)* } }
+doors! {
+    function Function _module => std::ptr::null_mut();
+    function_ InPlaceFunction _module => std::ptr::null_mut();
+    method Method this => this;
+    method_ InPlaceMethod this => this;
+}
+#[derive(Clone, Copy, PartialEq)]
+pub enum Style {
+    Function,
+    Method,
+    InPlaceFunction,
+    InPlaceMethod,
+}
+impl Style {
+    pub fn method(self) -> bool {
+        matches!(self, Style::Method | Style::InPlaceMethod)
+    }
+    pub fn in_place(self) -> bool {
+        matches!(self, Style::InPlaceFunction | Style::InPlaceMethod)
+    }
+}
+
+/// The class `Tensor`, and the subclass that counts as plain (`nn.Parameter`), by address.
+static TENSOR: AtomicPtr<PyTypeObject> = AtomicPtr::new(std::ptr::null_mut());
+static PLAIN: AtomicPtr<PyTypeObject> = AtomicPtr::new(std::ptr::null_mut());
+/// Is `o` an object of the class `Tensor` itself, or of the subclass that counts as plain?
+///
+/// # Safety
+/// `o` is a live object.
+#[inline(always)]
+unsafe fn is_plain(o: *mut PyObject) -> bool {
+    // SAFETY: live.
+    let ty = unsafe { ffi::Py_TYPE(o) };
+    ty == TENSOR.load(Relaxed) || ty == PLAIN.load(Relaxed)
+}
+/// What a value is, to one who wants a tensor.
+pub enum Look<'py> {
+    Plain(&'py Tensor),
+    /// Of a subclass that may intercept.
+    Special,
+    Other,
+}
+/// The tensor behind an object, if it is one (of any subclass).
+pub fn tensor_of<'a>(o: Borrowed<'a, '_, PyAny>) -> Option<&'a Tensor> {
+    // SAFETY: both casts follow a check of the type; the wrapper keeps its tensor as long as it lives.
+    unsafe {
+        if is_plain(o.as_ptr()) {
+            return Some(o.cast_unchecked::<PyTensor>().get().tensor());
+        }
+    }
+    o.cast::<PyTensor>().ok().map(|t| t.get().tensor())
+}
+
+/// The values of one call as CPython handed them over. `this` is null for a free function.
+pub struct Given<'py> {
+    pub py: Python<'py>,
+    this: *mut PyObject,
+    args: *const *mut PyObject,
+    n: usize,
+    names: *mut PyObject,
+    named: usize,
+    /// Subclasses of Tensor are taken as tensors.
+    lax: bool,
+}
+impl<'py> Given<'py> {
+    pub fn keyword(&self, k: usize) -> &str {
+        assert!(k < self.named);
+        // SAFETY: `names` is a tuple of `named` str, which keep their UTF-8 as long as they live. (A lone surrogate gives null: no such parameter.)
+        unsafe {
+            let mut len = 0;
+            let at = ffi::PyUnicode_AsUTF8AndSize(ffi::PyTuple_GET_ITEM(self.names, k as Py_ssize_t), &mut len);
+            if at.is_null() {
+                ffi::PyErr_Clear();
+                return "?";
+            }
+            std::str::from_utf8_unchecked(std::slice::from_raw_parts(at.cast(), len as usize))
+        }
+    }
+    pub fn this(&self) -> Option<Borrowed<'_, 'py, PyAny>> {
+        // SAFETY: null or borrowed for the call.
+        unsafe { Borrowed::from_ptr_or_opt(self.py, self.this) }
+    }
+    /// Positional values, then those of the keywords.
+    pub fn values(&self) -> impl Iterator<Item = Borrowed<'_, 'py, PyAny>> {
+        // SAFETY: n + named values, borrowed for the call.
+        (0..self.n + self.named).map(|k| unsafe { Borrowed::from_ptr(self.py, *self.args.add(k)) })
+    }
+    pub fn positional(&self) -> usize {
+        self.n
+    }
+    pub fn keywords(&self) -> usize {
+        self.named
+    }
+}
+/// One or (varargs) several adjacent borrowed values.
+#[derive(Clone, Copy)]
+pub struct Values<'py> {
+    py: Python<'py>,
+    at: *const *mut PyObject,
+    len: u32,
+    lax: bool,
+}
+#[allow(clippy::len_without_is_empty, reason = "never empty")]
+impl<'py> Values<'py> {
+    #[inline]
+    pub fn len(self) -> usize {
+        self.len as usize
+    }
+    pub fn lax(self) -> bool {
+        self.lax
+    }
+    #[inline]
+    pub fn one(self) -> Borrowed<'py, 'py, PyAny> {
+        self.item(0)
+    }
+    pub fn iter(self) -> impl Iterator<Item = Borrowed<'py, 'py, PyAny>> {
+        (0..self.len as usize).map(move |i| self.item(i))
+    }
+    #[inline]
+    fn item(self, i: usize) -> Borrowed<'py, 'py, PyAny> {
+        assert!(i < self.len as usize);
+        // SAFETY: in range; borrowed for the call (file header).
+        unsafe { Borrowed::from_ptr(self.py, *self.at.add(i)) }
+    }
+    #[inline]
+    pub fn tensor(self) -> Look<'py> {
+        let o = self.one();
+        // SAFETY: a live object; the cast follows the check of its type.
+        unsafe {
+            if is_plain(o.as_ptr()) {
+                return Look::Plain(o.cast_unchecked::<PyTensor>().get().tensor());
+            }
+        }
+        self.other(o)
+    }
+    #[cold]
+    fn other(self, o: Borrowed<'py, 'py, PyAny>) -> Look<'py> {
+        match o.cast::<PyTensor>() {
+            Ok(t) if self.lax || !special::has_a_say(&o.get_type()) => Look::Plain(t.get().tensor()),
+            Ok(_) => Look::Special,
+            Err(_) => Look::Other,
+        }
+    }
+    /// Runs `f` on one object as a value.
+    pub fn with_one<R>(o: &Bound<'_, PyAny>, lax: bool, f: impl FnOnce(Values<'_>) -> R) -> R {
+        let at = o.as_ptr();
+        f(Values { py: o.py(), at: &raw const at, len: 1, lax })
+    }
+}
+pub const MOST: usize = 20;
+/// The values of one call, by parameter. Null: not given.
+pub struct Args<'py> {
+    py: Python<'py>,
+    slots: [*const *mut PyObject; MOST],
+    /// The parameter that takes several values, and how many.
+    many: (u32, u32),
+    lax: bool,
+}
+impl<'py> Args<'py> {
+    #[inline]
+    fn values(&self, i: usize) -> Values<'py> {
+        debug_assert!(!self.slots[i].is_null());
+        Values { py: self.py, at: self.slots[i], len: if self.many.0 as usize == i { self.many.1 } else { 1 }, lax: self.lax }
+    }
+    /// A parameter without default: `bind` has seen that it is there.
+    #[inline]
+    pub fn get<T: FromArg<'py>>(&self, i: usize) -> Result<T, Fail> {
+        T::from_arg(self.values(i)).map_err(|e| refused(e, i))
+    }
+    #[inline]
+    pub fn get_or<T: FromArg<'py>>(&self, i: usize, default: impl FnOnce() -> T) -> Result<T, Fail> {
+        if self.slots[i].is_null() { Ok(default()) } else { self.get(i) }
+    }
+}
+#[cold]
+fn refused(e: Refused, i: usize) -> Fail {
+    match e {
+        Refused::Type => Fail::Type(i),
+        Refused::Element(at, ty) => Fail::Element(i, at, ty),
+        Refused::Special => Fail::Special,
+        Refused::Error(e) => Fail::Op(e),
+    }
+}
+/// Gives each value its parameter. Returns the slots and the value of `out=`.
+#[inline]
+fn bind<'py>(e: &Entry, style: Style, g: &'py Given<'py>) -> Result<(Args<'py>, Option<Values<'py>>), Fail> {
+    let mut a = Args { py: g.py, slots: [std::ptr::null(); MOST], many: (u32::MAX, 1), lax: g.lax };
+    let (mut i, mut out) = (0, None);
+    if !g.this.is_null() {
+        a.slots[0] = &raw const g.this;
+        i = 1;
+    }
+    for k in 0..g.n {
+        // SAFETY: k < n.
+        let at = unsafe { g.args.add(k) };
+        match e.params.get(i) {
+            Some(p) if p.keyword_only => return Err(Fail::TooMany),
+            Some(p) if p.kind.varargs && k + 1 < g.n && e.params.get(i + 1).is_none_or(|p| p.keyword_only) => {
+                a.slots[i] = at;
+                a.many = (i as u32, (g.n - k) as u32);
+                break;
+            }
+            Some(_) => a.slots[i] = at,
+            None => return Err(Fail::TooMany),
+        }
+        i += 1;
+    }
+    for k in 0..g.named {
+        // SAFETY: keyword values follow the positional ones.
+        let at = unsafe { g.args.add(g.n + k) };
+        let name = g.keyword(k);
+        match e.find(name) {
+            Some(i) if !a.slots[i].is_null() => return Err(Fail::Twice(i)),
+            Some(i) => a.slots[i] = at,
+            None if name == "out" && style == Style::Function && e.has_out() => {
+                out = Some(Values { py: g.py, at, len: 1, lax: g.lax }).filter(|v| !v.one().is_none())
+            }
+            None => return Err(Fail::Keyword(name.to_owned())),
+        }
+    }
+    for (p, s) in e.params.iter().zip(&a.slots) {
+        if s.is_null() && p.default.is_none() {
+            return Err(Fail::Missing);
+        }
+    }
+    Ok((a, out))
+}
+/// What a call gave: an object that was given (the target of an in-place op, `out=`), or a result.
+pub enum Answer<'py> {
+    Given(Bound<'py, PyAny>),
+    New(Ret),
+}
+#[inline]
+fn attempt<'py>(e: &'static Entry, style: Style, g: &'py Given<'py>) -> Result<Answer<'py>, Fail> {
+    let (args, out) = bind(e, style, g)?;
+    if let Some(out) = out {
+        let t = match TensorArg::<false>::from_arg(out) {
+            Ok(t) => t,
+            Err(Refused::Special) => return Err(Fail::Special),
+            Err(_) => {
+                let text = format!("{}(): argument 'out' must be Tensor, not {}", e.name, type_name(out.one()));
+                return Err(Fail::Op(PyTypeError::new_err(text).into()));
+            }
+        };
+        (e.call)(&args, How::Into(&t))?;
+        return Ok(Answer::Given(out.one().to_owned()));
+    }
+    if style.in_place() {
+        (e.call)(&args, How::InPlace)?;
+        return Ok(Answer::Given(args.values(0).one().to_owned()));
+    }
+    (e.call)(&args, How::Fresh).map(Answer::New)
+}
+/// Runs the overloads in order.
+pub fn run<'py>(first: &'static Entry, style: Style, g: &'py Given<'py>) -> Result<Answer<'py>, Fail> {
+    if first.next.get().is_none() {
+        return attempt(first, style, g);
+    }
+    let mut last = Fail::Missing;
+    for e in first.overloads().filter(|e| !style.in_place() || e.inplace.is_some()) {
+        match attempt(e, style, g) {
+            Err(f @ (Fail::Op(_) | Fail::Special)) => return Err(f),
+            Err(f) => last = f,
+            ok => return ok,
+        }
+    }
+    Err(last)
+}
+/// As `run`, with every tensor taken as plain.
+pub fn run_lax<'py>(first: &'static Entry, style: Style, g: &Given<'py>) -> PyResult<Answer<'py>> {
+    let lax = Given { lax: true, ..*g };
+    match run(first, style, &lax) {
+        // The lifetime of an answer is the interpreter's, not that of the borrowed values.
+        Ok(Answer::Given(o)) => Ok(Answer::Given(o.unbind().into_bound(g.py))),
+        Ok(Answer::New(r)) => Ok(Answer::New(r)),
+        Err(f) => Err(failed(first, style, &lax, f)),
+    }
+}
+/// The Python name under which this style of call is known.
+pub fn called(first: &Entry, style: Style) -> &'static str {
+    if style.in_place() { first.overloads_in_place().unwrap_or(first.name) } else { first.name }
+}
+#[cold]
+fn failed(first: &'static Entry, style: Style, g: &Given<'_>, f: Fail) -> PyErr {
+    if let Fail::Op(e) = f {
+        return e.into();
+    }
+    let got: Vec<_> = g.values().enumerate().map(|(i, v)| ((i >= g.n).then(|| g.keyword(i - g.n).to_owned()), type_name(v))).collect();
+    PyTypeError::new_err(first.explain(called(first, style), style.method(), &f, g.n, &got))
+}
+pub fn type_name(v: Borrowed<'_, '_, PyAny>) -> String {
+    v.get_type().name().map_or("?".into(), |n| n.to_string())
+}
+#[inline]
+fn call<'py>(e: &'static Entry, style: Style, g: &Given<'py>) -> PyResult<Bound<'py, PyAny>> {
+    match run(e, style, g) {
+        Ok(Answer::New(Ret::Tensor(t))) => Ok(super::wrap(g.py, t)?.into_any()),
+        Ok(Answer::New(r)) => finish(e, r, g.py),
+        Ok(Answer::Given(o)) => Ok(o.unbind().into_bound(g.py)),
+        Err(Fail::Special) => special::call(e, style, g),
+        Err(f) => match special::foreign(e, style, g)? {
+            Some(r) => Ok(r),
+            None => Err(failed(e, style, g, f)),
+        },
+    }
+}
+/// A result as an object: the named tuple that the entry asks for, else what its kind gives.
+pub fn finish<'py>(e: &'static Entry, r: Ret, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+    let _ = e;
+    r.wrap(py)
+}
+unsafe fn enter(
+    e: &'static Entry,
+    style: Style,
+    this: *mut PyObject,
+    args: *const *mut PyObject,
+    n: Py_ssize_t,
+    kw: *mut PyObject,
+) -> *mut PyObject {
+    // SAFETY: CPython calls attached; `kw` is null or a tuple that outlives the call.
+    let (py, named) = unsafe { (Python::assume_attached(), if kw.is_null() { 0 } else { ffi::PyTuple_GET_SIZE(kw) as usize }) };
+    let g = Given { py, this, args, n: n as usize, names: kw, named, lax: false };
+    match catch_unwind(AssertUnwindSafe(|| call(e, style, &g)))
+        .unwrap_or_else(|_| Err(PyRuntimeError::new_err(format!("{}(): internal error: the op panicked (a bug in this library)", e.name))))
+    {
+        Ok(r) => r.into_ptr(),
+        Err(e) => {
+            e.restore(py);
+            std::ptr::null_mut()
+        }
+    }
+}
+
+/// A definition that lives as long as the objects made from it: for ever.
+fn define(name: &str, doc: &str, f: Fast) -> PyResult<*mut ffi::PyMethodDef> {
+    let (name, doc) = (CString::new(name)?, CString::new(doc)?);
+    Ok(Box::leak(Box::new(ffi::PyMethodDef {
+        ml_name: name.into_raw(),
+        ml_meth: ffi::PyMethodDefPointer { PyCFunctionFastWithKeywords: f },
+        ml_flags: ffi::METH_FASTCALL | ffi::METH_KEYWORDS,
+        ml_doc: doc.into_raw(),
+    })))
+}
+fn add_function(m: &Bound<'_, PyModule>, name: &str, doc: &str, f: Fast) -> PyResult<()> {
+    // SAFETY: the definition is leaked, as it must outlive the function; the call returns a new reference or null.
+    let f = unsafe { Bound::from_owned_ptr_or_err(m.py(), ffi::PyCFunction_NewEx(define(name, doc, f)?, m.as_ptr(), m.name()?.as_ptr()))? };
+    m.add(name, f)
+}
+fn add_method(class: &Bound<'_, pyo3::types::PyType>, name: &str, doc: &str, f: Fast) -> PyResult<()> {
+    // SAFETY: as `add_function`.
+    let d = unsafe { Bound::from_owned_ptr_or_err(class.py(), ffi::PyDescr_NewMethod(class.as_type_ptr(), define(name, doc, f)?))? };
+    class.setattr(name, d)
+}
+/// Makes the builtins and method descriptors of every entry. Overloads stand in the order of their blocks in their file.
+pub fn install(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    let class = m.py().get_type::<PyTensor>();
+    TENSOR.store(PyTensor::type_object_raw(m.py()), Relaxed);
+    let mut entries: Vec<&'static Entry> = entry::all().collect();
+    entries.sort_by_key(|e| (e.name, e.place));
+    for group in entries.chunk_by(|a, b| a.name == b.name) {
+        for w in group.windows(2) {
+            let _ = w[0].next.set(w[1]);
+        }
+        let e = group[0];
+        if e.on.function {
+            add_function(m, e.name, &e.docstring(e.name, false), e.c.function)?;
+        }
+        if e.on.private {
+            let name = if e.name.starts_with('_') { e.name.to_owned() } else { format!("_{}", e.name) };
+            add_function(m, &name, &e.docstring(e.name, false), e.c.function)?;
+        }
+        if let Some(room) = e.on.room {
+            add_function(&submodule(m, room)?, e.name, &e.docstring(e.name, false), e.c.function)?;
+        }
+        if e.is_method() {
+            add_method(&class, e.name, &e.docstring(e.name, true), e.c.method)?;
+        }
+        if let Some(name) = e.overloads_in_place() {
+            let (function, method) = (e.docstring(name, false), e.docstring(name, true));
+            if e.on.function {
+                add_function(m, name, &function, e.c.function_)?;
+            }
+            if let Some(room) = e.on.room {
+                add_function(&submodule(m, room)?, name, &function, e.c.function_)?;
+            }
+            if e.is_method() {
+                add_method(&class, name, &method, e.c.method_)?;
+            }
+        }
+    }
+    Ok(())
+}
+/// `_C._<name>`, made when first asked for.
+fn submodule<'py>(m: &Bound<'py, PyModule>, name: &str) -> PyResult<Bound<'py, PyModule>> {
+    let attribute = format!("_{name}");
+    if let Ok(sub) = m.getattr(&*attribute) {
+        return Ok(sub.cast_into::<PyModule>()?);
+    }
+    let sub = PyModule::new(m.py(), &format!("{}.{attribute}", m.name()?))?;
+    m.add(&attribute, &sub)?;
+    Ok(sub)
+}
+#[pyfunction]
+fn _register_parameter_class(cls: &Bound<'_, pyo3::types::PyType>) -> PyResult<()> {
+    if !cls.is_subclass_of::<PyTensor>()? {
+        return Err(PyTypeError::new_err("a parameter class is a subclass of Tensor"));
+    }
+    // The class must outlive the pointer.
+    std::mem::forget(cls.clone());
+    PLAIN.store(cls.as_type_ptr(), Relaxed);
+    Ok(())
+}

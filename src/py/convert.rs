@@ -1,0 +1,1 @@
+//! Python data into tensors and back.
