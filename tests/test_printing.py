@@ -1,4 +1,6 @@
-"""Tensors print as torch prints them, to the character. The rows were recorded from torch 2.13 (data/repr.json, data/printing.json)."""
+"""Tensors print as torch prints them, to the character. The rows were recorded from torch 2.13 (data/repr.json,
+data/printing.json).
+"""
 
 import json
 import pathlib
