@@ -3,7 +3,6 @@ forms.
 """
 
 import pytest
-
 import stowgrad as torch
 from stowgrad.autograd.functional import hessian, hvp, jacobian, jvp, vhp, vjp
 

@@ -4,7 +4,6 @@ from collections import namedtuple
 
 import numpy as np
 import pytest
-
 import stowgrad as torch
 from stowgrad.utils import data
 

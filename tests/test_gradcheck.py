@@ -3,7 +3,6 @@
 import itertools
 
 import pytest
-
 import stowgrad as torch
 from stowgrad.autograd import Function, gradcheck, gradgradcheck
 from stowgrad.autograd.gradcheck import GradcheckError, get_analytical_jacobian, get_numerical_jacobian
@@ -134,7 +133,7 @@ def test_jacobians_can_be_had_alone():
     numerical = get_numerical_jacobian(lambda inputs: inputs[0] * inputs[1], (x, y), eps=1e-6)
     analytical, reentrant, sizes, dtypes = get_analytical_jacobian((x, y), x * y)
     assert reentrant and sizes and dtypes
-    for n, a, diagonal in zip(numerical, analytical, (y, x)):
+    for n, a, diagonal in zip(numerical, analytical, (y, x), strict=True):
         assert torch.allclose(n, a) and torch.allclose(a, torch.diag(diagonal.detach()))
 
 

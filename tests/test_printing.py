@@ -6,7 +6,6 @@ import json
 import pathlib
 
 import pytest
-
 import stowgrad as torch
 
 DATA = pathlib.Path(__file__).parent / "data"

@@ -4,7 +4,6 @@ from collections import OrderedDict, defaultdict, deque, namedtuple
 from dataclasses import dataclass
 
 import pytest
-
 import stowgrad as torch
 from stowgrad.utils import _pytree as pytree
 

@@ -17,7 +17,6 @@ import warnings
 import zipfile
 
 import pytest
-
 import stowgrad as torch
 from stowgrad.serialization import add_safe_globals, clear_safe_globals, get_unsafe_globals_in_checkpoint, safe_globals
 

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-
 import stowgrad as torch
 from stowgrad.testing import assert_close, make_tensor
 

@@ -23,7 +23,7 @@ def _without(tb, hidden: tuple):
         if frame.f_code.co_filename not in hidden and frame.f_globals.get("__name__") != "runpy":
             kept.append(tb)
         tb = tb.tb_next
-    for this, following in zip(kept, [*kept[1:], None]):
+    for this, following in zip(kept, [*kept[1:], None], strict=True):
         this.tb_next = following
     return kept[0] if kept else None
 

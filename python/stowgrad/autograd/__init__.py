@@ -87,7 +87,7 @@ def _fill_grads(outputs: tuple, grads, name: str, is_grads_batched: bool = False
             f"{name} holds {len(grads)} gradients for {len(outputs)} outputs: give one an output (or None)"
         )
     filled = []
-    for i, (out, given) in enumerate(zip(outputs, grads)):
+    for i, (out, given) in enumerate(zip(outputs, grads, strict=True)):
         if type(out) is GradientEdge:
             if given is None:
                 meta = getattr(out.node, "_input_metadata", None)
@@ -222,7 +222,10 @@ def grad(
         for i, x in enumerate(inputs):
             if result[i] is None and not isinstance(x, _Tensor):
                 raise RuntimeError("materialize_grads cannot make zeros for a GradientEdge: give the tensor instead")
-        result = tuple(_C.zeros_like(x, requires_grad=create_graph) if g is None else g for g, x in zip(result, inputs))
+        result = tuple(
+            _C.zeros_like(x, requires_grad=create_graph) if g is None else g
+            for g, x in zip(result, inputs, strict=True)
+        )
     return result
 
 
@@ -242,7 +245,7 @@ def _batched(outputs, grads, retain_graph, create_graph, inputs, allow_unused) -
     for i in range(n):
         row = tuple(None if g is None else g[i] for g in grads)
         rows.append(_run(outputs, row, retain_graph or i + 1 < n, create_graph, inputs, allow_unused, False))
-    return tuple(None if column[0] is None else _C.stack(column) for column in zip(*rows))
+    return tuple(None if column[0] is None else _C.stack(column) for column in zip(*rows, strict=True))
 
 
 def kineto_available() -> bool:
