@@ -316,6 +316,8 @@ HOSTILE = {
     "a size of strings": op("\x80\x02ctorch\nSize\nX\x01\x00\x00\x00a\x85\x85R."),
     "a list as a key": op("\x80\x02}]K\x01s."),
     "an extension code": op("\x80\x02\x82\x01."),
+    "a key that takes for ever to hash": op("\x80\x02}" + "))\x86" + "2\x86" * 200 + "K\x01s."),
+    "a set that takes for ever to hash": op("\x80\x02c__builtin__\nset\n(]))\x86" + "2\x86" * 200 + "atR."),
     "a tensor without storage": op("\x80\x02ctorch._utils\n_rebuild_tensor_v2\n(NK\x00))tR."),
 }
 
