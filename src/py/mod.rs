@@ -1,11 +1,17 @@
 //! The Python binding: the only files that name pyo3 (besides `error.rs`). `call.rs` is the one bridge for all ops; the other files hold
 //! the classes that are more than ops.
 pub mod arg;
+pub mod attributes;
 pub mod call;
 pub mod convert;
 pub mod dtype;
 pub mod entry;
+pub mod frame;
+pub mod function;
+pub mod graph;
+pub mod hooks;
 pub mod keeper;
+pub mod node;
 pub mod ret;
 pub mod special;
 pub mod tensor;
@@ -51,6 +57,10 @@ mod _C {
     fn init(m: &Bound<'_, PyModule>) -> PyResult<()> {
         call::install(m)?;
         dtype::install(m)?;
+        hooks::install(m)?;
+        node::install(m)?;
+        graph::install(m)?;
+        function::install(m)?;
         Ok(())
     }
 }
