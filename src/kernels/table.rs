@@ -5,13 +5,15 @@
 //! Without `ints` an integer operand is promoted to the default float; `only ints` knows no floats. Integers and bools are computed in i64
 //! and wrap when stored. Truth values are 1 and 0 of the computing type: `pointwise::run_to(.., DType::Bool, ..)` stores them as bools.
 //! `near` is a cheaper version that is right up to `Real::FAR`. `divisor 1`: operand 1 must hold no integer 0.
+//! `with halves`: with a loop of its own for 16-bit floats (for what is cheap enough for the passes through scratch to show).
 //!
 //! Operands that are not differentiable numbers (`alpha`, `beta`) are parameters; bounds and weights that may be tensors are operands
 //! (a number is a 0-d operand, and promotes as such). A backward kernel takes the gradient `g` first. Where floats are written so that both
 //! arms of a choice are computed, it is for the loop to be vectorised.
 use super::math::Real;
 use super::simd::simd;
-use crate::dtype::Scalar;
+use crate::dtype::{Cast, Scalar};
+use half::{bf16, f16};
 
 /// What `pointwise` needs of a kernel of N operands: its loops over contiguous slices of one type, all of one length.
 pub trait Kernel<const N: usize>: Sync {
@@ -27,6 +29,12 @@ pub trait Kernel<const N: usize>: Sync {
     fn f32(&self, x: [&[f32]; N], o: &mut [f32]);
     fn f64(&self, x: [&[f64]; N], o: &mut [f64]);
     fn i64(&self, x: [&[i64]; N], o: &mut [i64]);
+    /// Whether there are loops that widen, compute in f32 and narrow as they go; else 16-bit floats pass through scratch in f32.
+    fn has_halves(&self) -> bool {
+        false
+    }
+    fn f16(&self, _: [&[f16]; N], _: &mut [f16]) {}
+    fn bf16(&self, _: [&[bf16]; N], _: &mut [bf16]) {}
 }
 
 /// One loop over slices: `$o[i] = $e` with each operand's element under its own name.
@@ -49,7 +57,7 @@ macro_rules! each_near {
     };
 }
 macro_rules! kernels {
-    ($($(#[$m:meta])* $name:ident $([$($p:ident),+])? ($($x:ident),+) $(=> $float:expr)? $(, near $near:expr)? $(, ints $int:expr)? $(, only ints $only:expr)? $(, divisor $d:literal)?;)*) => { $(
+    ($($(#[$m:meta])* $name:ident $([$($p:ident),+])? ($($x:ident),+) $(=> $float:expr)? $(, near $near:expr)? $(, ints $int:expr)? $(, only ints $only:expr)? $(, divisor $d:literal)? $(, with $halves:ident)?;)*) => { $(
         $(#[$m])*
         #[derive(Clone, Copy, Debug)]
         pub struct $name { $($(pub $p: Scalar),+)? }
@@ -60,9 +68,20 @@ macro_rules! kernels {
                 kernels!(@floats [$($($p)+)?] [$($x)+] $($float)?);
                 kernels!(@ints [$($($p)+)?] [$($x)+] $($int)? $($only)?);
                 $(fn divisor(&self) -> Option<usize> { Some($d) })?
+                kernels!(@with [$($halves)?] [$($x)+] $($float)?);
             }
         };
     )* };
+    (@with [] $($kernel:tt)*) => {};
+    (@with [halves] [$($x:ident)+] $float:expr) => {
+        fn has_halves(&self) -> bool { true }
+        fn f16(&self, [$($x),+]: [&[f16]; N], o: &mut [f16]) { kernels!(@half f16 [$($x)+] o $float) }
+        fn bf16(&self, [$($x),+]: [&[bf16]; N], o: &mut [bf16]) { kernels!(@half bf16 [$($x)+] o $float) }
+    };
+    (@half $t:ident [$($x:ident)+] $o:ident $float:expr) => {{
+        simd! { fn slices($($x: &[$t],)+ o: &mut [$t]) { each!([$($x)+], o, { $(let $x: f32 = $x.cast();)+ Cast::<$t>::cast($float) }) } }
+        slices($($x,)+ $o)
+    }};
     (@loop [$($p:ident)*] [$($x:ident)+]) => {};
     (@loop [$($p:ident)*] [$($x:ident)+] $float:expr) => {
         simd! { fn slices<T: Real>($($p: T,)* $($x: &[T],)+ o: &mut [T]) { each!([$($x)+], o, $float) } }
@@ -176,12 +195,12 @@ kernels! {
     Reciprocal(a) => T::ONE / a;
     Sqrt(a) => a.sqrt();
     Rsqrt(a) => T::ONE / a.sqrt();
-    Add(a, b) => a + b, ints a.wrapping_add(b);
-    Sub(a, b) => a - b, ints a.wrapping_sub(b);
+    Add(a, b) => a + b, ints a.wrapping_add(b), with halves;
+    Sub(a, b) => a - b, ints a.wrapping_sub(b), with halves;
     /// a + alpha b. (`sub` and `rsub` with alpha: -alpha, operands changed over.)
     AddScaled [alpha](a, b) => alpha.fma::<FMA>(b, a), ints a.wrapping_add(alpha.wrapping_mul(b));
-    Mul(a, b) => a * b, ints a.wrapping_mul(b);
-    Div(a, b) => a / b;
+    Mul(a, b) => a * b, ints a.wrapping_mul(b), with halves;
+    Div(a, b) => a / b, with halves;
     DivFloor(a, b) => floor_div::<FMA, T>(a, b), ints floor_div_int(a, b), divisor 1;
     DivTrunc(a, b) => (a / b).trunc(), ints a.wrapping_div(b), divisor 1;
     /// With the sign of b.
@@ -367,6 +386,7 @@ mod tests {
     use super::*;
     const FREE: [f64; 18] = [-9.0, -3.0, -2.5, -1.0, -0.75, -0.5, -0.125, -0.0, 0.0, 0.125, 0.5, 0.75, 1.0, 1.5, 2.5, 3.0, 7.0, 30.0];
     const EDGE: [f64; 3] = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY];
+    type Case<'a, const N: usize, F> = (&'a str, &'a dyn Kernel<N>, &'a F);
     /// Every tuple of values, laid out as operands.
     fn tuples<const N: usize>(values: &[f64]) -> [Vec<f64>; N] {
         let n = values.len();
@@ -413,7 +433,7 @@ mod tests {
         let all: Vec<f64> = FREE.iter().chain(&EDGE).copied().collect();
         let p = |v: f64| Scalar::Float(v);
         #[rustfmt::skip]
-        let table: &[(&str, &dyn Kernel<1>, &dyn Fn(f64) -> f64)] = &[
+        let table: &[Case<'_, 1, dyn Fn(f64) -> f64>] = &[
             ("neg", &Neg {}, &|a| -a), ("abs", &Abs {}, &f64::abs), ("square", &Square {}, &|a| a * a), ("cube", &Cube {}, &|a| a * a * a),
             ("sign", &Sign {}, &|a| if a > 0.0 { 1.0 } else if a < 0.0 { -1.0 } else { 0.0 }),
             ("reciprocal", &Reciprocal {}, &|a| 1.0 / a), ("sqrt", &Sqrt {}, &f64::sqrt), ("rsqrt", &Rsqrt {}, &|a| 1.0 / a.sqrt()),
@@ -471,7 +491,7 @@ mod tests {
     fn several_operands() {
         let p = |v: f64| Scalar::Float(v);
         #[rustfmt::skip]
-        let table: &[(&str, &dyn Kernel<2>, &dyn Fn(f64, f64) -> f64)] = &[
+        let table: &[Case<'_, 2, dyn Fn(f64, f64) -> f64>] = &[
             ("add", &Add {}, &|a, b| a + b), ("add 2", &AddScaled { alpha: p(2.0) }, &|a, b| a + 2.0 * b), ("sub", &Sub {}, &|a, b| a - b),
             ("mul", &Mul {}, &|a, b| a * b), ("div", &Div {}, &|a, b| a / b), ("trunc", &DivTrunc {}, &|a, b| (a / b).trunc()),
             ("fmod", &Fmod {}, &|a, b| a % b), ("hypot", &Hypot {}, &f64::hypot), ("copysign", &Copysign {}, &f64::copysign), ("atan2", &Atan2 {}, &f64::atan2), ("pow", &Pow {}, &f64::powf),
