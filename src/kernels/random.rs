@@ -155,9 +155,9 @@ impl Generator {
     fn normals(&mut self, out: &mut [f64], mean: f64, std: f64) {
         for o in out.iter_mut() {
             *o = self.normal.take().unwrap_or_else(|| {
-                let mut u = [0f64; 2];
-                self.uniforms(&mut u, 0.0, 1.0);
-                let (r, theta) = ((-2.0 * (-u[1]).ln_1p()).sqrt(), 2.0 * PI * u[0]);
+                let mut unit = || (self.random64() & ((1 << 53) - 1)) as f64 * (1.0 / 9007199254740992.0);
+                let (theta, u) = (2.0 * PI * unit(), unit());
+                let r = (-2.0 * (-u).ln_1p()).sqrt();
                 self.normal = Some(r * theta.sin());
                 r * theta.cos()
             });
