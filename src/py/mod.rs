@@ -7,6 +7,7 @@ pub mod dtype;
 pub mod entry;
 pub mod keeper;
 pub mod ret;
+pub mod size;
 pub mod special;
 pub mod tensor;
 
