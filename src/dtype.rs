@@ -70,6 +70,16 @@ impl DType {
     pub const fn can_cast(self, to: DType) -> bool {
         (!self.is_float() || to.is_float()) && (matches!(self, Bool) || !matches!(to, Bool))
     }
+    /// Lowest and largest finite value of a floating point type.
+    pub fn finite_range(self) -> (f64, f64) {
+        let top = match self {
+            Float16 => 65504.0,
+            BFloat16 => bf16::MAX.to_f64(),
+            Float32 => f32::MAX as f64,
+            _ => f64::MAX,
+        };
+        (-top, top)
+    }
     /// This type if it is floating point, else the default float: what a float-only kernel gives for it.
     pub fn or_float(self) -> DType {
         if self.is_float() { self } else { default_dtype() }

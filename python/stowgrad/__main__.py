@@ -4,8 +4,8 @@
     python -m stowgrad run -m MODULE [ARGS]    the same for a module
     python -m stowgrad info                    versions, instruction set, threads, allocator, torch
 
-Invariant: a script run here sees what it would see under `python SCRIPT`: its arguments, its folder first on the path, itself
-as `__main__`, its own exit status, and tracebacks that begin in it.
+Invariant: a script run here sees what it would see under `python SCRIPT`: its arguments, its folder first on the path,
+itself as `__main__`, its own exit status, and tracebacks that begin in it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ USAGE = __doc__.split("\n\n")[1]
 
 
 def _report(error: BaseException, frames_of: str) -> int:
-    """Prints the traceback as Python would, without the frames of this runner; then what stowgrad lacks, if that was it."""
+    """Prints the traceback as Python would, without the frames of this runner; then what stowgrad lacks, if that was
+    it.
+    """
     tb = error.__traceback__
     while tb is not None and (
         tb.tb_frame.f_code.co_filename == frames_of or tb.tb_frame.f_globals.get("__name__") == "runpy"

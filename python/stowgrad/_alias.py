@@ -1,11 +1,11 @@
 """`import torch` answered by stowgrad, by who imports: the code behind `python -m stowgrad run`.
 
-A script and whatever it imports get stowgrad under the name torch; code of stowgrad itself and code inside a real torch, when
-one is loaded, get the real one. Imports are answered where they are made (`builtins.__import__`, `importlib.import_module`,
-`importlib.util.find_spec`), so that `sys.modules["torch"]` stays free for a real torch.
+A script and whatever it imports get stowgrad under the name torch; code of stowgrad itself and code inside a real
+torch, when one is loaded, get the real one. Imports are answered where they are made (`builtins.__import__`,
+`importlib.import_module`, `importlib.util.find_spec`), so that `sys.modules["torch"]` stays free for a real torch.
 
-Invariants: no module exists twice (`torch.nn` is the very object `stowgrad.nn`, with its own name and `__spec__`); imports of
-anything else behave as before; `uninstall` puts everything back.
+Invariants: no module exists twice (`torch.nn` is the very object `stowgrad.nn`, with its own name and `__spec__`);
+imports of anything else behave as before; `uninstall` puts everything back.
 """
 
 from __future__ import annotations
@@ -112,7 +112,9 @@ def _torch_find_spec(name, package=None):
 
 
 def install() -> None:
-    """From now on, in this process, code outside stowgrad and torch that imports torch gets stowgrad. Does nothing twice."""
+    """From now on, in this process, code outside stowgrad and torch that imports torch gets stowgrad. Does nothing
+    twice.
+    """
     builtins.__import__ = _torch_import
     importlib.import_module = _torch_import_module
     importlib.util.find_spec = _torch_find_spec

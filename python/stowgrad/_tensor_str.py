@@ -1,8 +1,8 @@
 """How tensors print: torch's text, to the character.
 
-The text depends only on the values that are shown, so values are taken out as Python numbers once (`tolist`, of the first and
-last entries only when the tensor is summarised) and formatted without numpy. Invariants: printing records nothing, changes
-nothing, and never computes on more than it shows.
+The text depends only on the values that are shown, so values are taken out as Python numbers once (`tolist`, of the
+first and last entries only when the tensor is summarised) and formatted without numpy. Invariants: printing records
+nothing, changes nothing, and never computes on more than it shows.
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ _PROFILES = {
 def set_printoptions(
     precision=None, threshold=None, edgeitems=None, linewidth=None, profile=None, sci_mode=None
 ) -> None:
-    """Sets how tensors print: digits, size above which they are summarised, entries shown at each end, width of a line.
+    """Sets how tensors print: digits, size above which they are summarised, entries shown at each end, width of a
+    line.
 
-    `profile` ("default", "short", "full") sets the first four; single options win over it. `sci_mode` True or False forces
-    or forbids scientific notation; None, which every call without it restores, lets the values decide.
+    `profile` ("default", "short", "full") sets the first four; single options win over it. `sci_mode` True or False
+    forces or forbids scientific notation; None, which every call without it restores, lets the values decide.
 
     >>> import stowgrad as torch
     >>> torch.set_printoptions(precision=2)
@@ -209,10 +210,7 @@ def _with_suffixes(text: str, suffixes: list, indent: int) -> str:
 def _str(t, *, tensor_contents: str | None = None) -> str:
     """The text of a tensor: `Tensor.__repr__` and `__str__`. `tensor_contents` stands in for the values if given."""
     cls = type(t)
-    parameter = (
-        cls is not _C.Tensor and getattr(cls, "__name__", "") == "Parameter" and cls.__module__.startswith("stowgrad.")
-    )
-    prefix = "tensor(" if cls is _C.Tensor or parameter else cls.__name__ + "("
+    prefix = "tensor(" if cls is _C.Tensor else cls.__name__ + "("
     indent = len(prefix)
     suffixes = []
     if t.device.type != "cpu":
@@ -236,9 +234,3 @@ def _str(t, *, tensor_contents: str | None = None) -> str:
     elif t.requires_grad:
         suffixes.append("requires_grad=True")
     return _with_suffixes(prefix + text, suffixes, indent)
-
-
-def _parameter_str(p) -> str:
-    """The text of a Parameter: the tensor's, announced."""
-    text = _str(p)
-    return "Parameter containing:\n" + (text if text.startswith("tensor(") else f"Parameter({text})")

@@ -1,7 +1,7 @@
 """`__torch_function__`: tensors and modes that take over functions.
 
-The core asks tensors and modes itself; here is what functions written in Python need to do the same, and the base class of
-modes. The stack of modes is the core's, one per thread.
+The core asks tensors and modes itself; here is what functions written in Python need to do the same, and the base
+class of modes. The stack of modes is the core's, one per thread.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ def _takers(relevant_args) -> list:
 
 
 def handle_torch_function(public_api, relevant_args, *args, **kwargs):
-    """Lets the innermost mode, then each overriding argument, answer for `public_api(*args, **kwargs)`. TypeError if none does.
+    """Lets the innermost mode, then each overriding argument, answer for `public_api(*args, **kwargs)`. TypeError if
+    none does.
 
     >>> import stowgrad as torch
     >>> class Loud(torch.Tensor):
@@ -95,12 +96,15 @@ def handle_torch_function(public_api, relevant_args, *args, **kwargs):
             return result
     name = f"{public_api.__module__}.{getattr(public_api, '__qualname__', public_api)}"
     raise TypeError(
-        f"no implementation found for {name!r} on types that implement __torch_function__: {[t.__name__ for t in types]}"
+        f"no implementation found for {name!r} on types that implement __torch_function__: "
+        f"{[t.__name__ for t in types]}"
     )
 
 
 def wrap_torch_function(dispatcher):
-    """A decorator that makes a function overridable; `dispatcher` takes its arguments and returns those that may override it."""
+    """A decorator that makes a function overridable; `dispatcher` takes its arguments and returns those that may
+    override it.
+    """
     from functools import wraps
 
     def decorate(func):
@@ -152,7 +156,8 @@ def get_default_nowrap_functions() -> set:
 
 
 class TorchFunctionMode:
-    """A context in which `__torch_function__(func, types, args, kwargs)` of the object answers for every function on tensors.
+    """A context in which `__torch_function__(func, types, args, kwargs)` of the object answers for every function on
+    tensors.
 
     Inside `__torch_function__` the mode is off. Of nested modes the innermost is asked first.
 

@@ -29,7 +29,9 @@ def get_rng_state():
 
 
 def manual_seed(seed):
-    """Seeds the generator and returns it. ValueError or TypeError if `seed` is no number, RuntimeError if it has more than 64 bits."""
+    """Seeds the generator and returns it. ValueError or TypeError if `seed` is no number, RuntimeError if it has more
+    than 64 bits.
+    """
     return default_generator.manual_seed(int(seed))
 
 
@@ -44,7 +46,8 @@ def initial_seed() -> int:
 
 
 class fork_rng(_DecoratorContextManager):
-    """Inside, random numbers are drawn as usual; afterwards the generator is where it was. Devices other than the CPU are ignored.
+    """Inside, random numbers are drawn as usual; afterwards the generator is where it was. Devices other than the CPU
+    are ignored.
 
     >>> import stowgrad as torch
     >>> _ = torch.manual_seed(0)

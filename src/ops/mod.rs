@@ -1,10 +1,13 @@
 //! Declarations only: one `op!` (differentiable) or `function!` (not) block per op, one family a file; the argument types they use; and
 //! the few ops that fit no block, each beside its family. An op here is all there is to it: kernel below, method and node from the block.
 pub(crate) mod macros;
+pub mod activation;
 pub mod arith;
+pub mod compare;
 pub mod join;
 pub mod reduce;
 pub mod shape;
+pub mod unary;
 pub mod views;
 
 use crate::array::Array;
@@ -14,7 +17,7 @@ use crate::layout::Dims;
 use crate::tape::{Attr, IntoAttr, Tensor};
 use smallvec::SmallVec;
 use std::cell::RefCell;
-pub use {arith::*, join::*, reduce::*, shape::*, views::*};
+pub use {activation::*, arith::*, compare::*, join::*, reduce::*, shape::*, unary::*, views::*};
 
 /// The outputs of an op that has several.
 pub type Tensors = SmallVec<[Tensor; 4]>;

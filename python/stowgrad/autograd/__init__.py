@@ -1,7 +1,8 @@
 """Automatic differentiation: `backward`, `grad`, and what belongs to them.
 
-The walk itself is native (`_C._engine_run_backward`); here arguments are checked and missing gradients filled in. Loaded with
-the package, so nothing here imports outside the core: what is rarely used (gradcheck, functional, ...) loads when asked for.
+The walk itself is native (`_C._engine_run_backward`); here arguments are checked and missing gradients filled in.
+Loaded with the package, so nothing here imports outside the core: what is rarely used (gradcheck, functional, ...)
+loads when asked for.
 """
 
 from __future__ import annotations
@@ -112,7 +113,8 @@ def _fill_grads(outputs: tuple, grads, name: str, is_grads_batched: bool = False
             shape = given.shape[1:] if is_grads_batched else given.shape
             if shape != out.shape:
                 raise RuntimeError(
-                    f"Mismatch in shape: {name}[{i}] has a shape of {tuple(given.shape)} and output[{i}] has a shape of "
+                    f"Mismatch in shape: {name}[{i}] has a shape of {tuple(given.shape)} and output[{i}] has a shape "
+                    "of "
                     f"{tuple(out.shape)}" + (" after a batch dimension" if is_grads_batched else "")
                 )
         if given is not None and not isinstance(given, _Tensor):
@@ -138,8 +140,8 @@ def backward(
 ) -> None:
     """Adds the gradient of `tensors` (weighted by `grad_tensors`) to the `.grad` of the leaves, or of `inputs` only.
 
-    A scalar needs no weight. RuntimeError where nothing requires grad, for a missing or mis-shaped weight, and for a graph
-    that was freed (`retain_graph=True` keeps it; `create_graph=True` makes the gradients differentiable).
+    A scalar needs no weight. RuntimeError where nothing requires grad, for a missing or mis-shaped weight, and for a
+    graph that was freed (`retain_graph=True` keeps it; `create_graph=True` makes the gradients differentiable).
 
     >>> import stowgrad as torch
     >>> x = torch.tensor([1.0, 2.0], requires_grad=True)
@@ -182,8 +184,9 @@ def grad(
 ) -> tuple:
     """The gradients of `outputs` (weighted by `grad_outputs`) by each of `inputs`, as a tuple; `.grad` stays as it is.
 
-    An input that the outputs do not depend on is a RuntimeError, None with `allow_unused`, zeros with `materialize_grads`.
-    With `is_grads_batched` each of `grad_outputs` has one more dimension in front, and so has each result: one walk an entry.
+    An input that the outputs do not depend on is a RuntimeError, None with `allow_unused`, zeros with
+    `materialize_grads`. With `is_grads_batched` each of `grad_outputs` has one more dimension in front, and so has
+    each result: one walk an entry.
 
     >>> import stowgrad as torch
     >>> x = torch.tensor([1.0, 2.0], requires_grad=True)
@@ -224,7 +227,9 @@ def grad(
 
 
 def _batched(outputs, grads, retain_graph, create_graph, inputs, allow_unused) -> tuple:
-    """`grad` for each entry of the weights' first dimension, stacked: no batching rules, so the graph is walked that often."""
+    """`grad` for each entry of the weights' first dimension, stacked: no batching rules, so the graph is walked that
+    often.
+    """
     sizes = {g.shape[0] if g.dim() else None for g in grads if g is not None}
     if len(sizes) != 1 or None in sizes:
         raise RuntimeError(

@@ -1,4 +1,6 @@
-"""Anomaly mode: backward errors that name the forward line, and a check of every gradient for NaN. The state is the core's."""
+"""Anomaly mode: backward errors that name the forward line, and a check of every gradient for NaN. The state is the
+core's.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ __all__ = ["detect_anomaly", "set_detect_anomaly"]
 
 
 class detect_anomaly:
-    """Inside, each node remembers the line that made it, and (`check_nan`) a backward that gives NaN is an error. Slow: for debugging.
+    """Inside, each node remembers the line that made it, and (`check_nan`) a backward that gives NaN is an error.
+    Slow: for debugging.
 
     >>> import stowgrad as torch
     >>> import warnings
@@ -26,7 +29,8 @@ class detect_anomaly:
         self.check_nan = check_nan
         self.prev_check_nan = _C.is_anomaly_check_nan_enabled()
         warnings.warn(
-            "Anomaly Detection has been enabled: every operation now remembers its source line, which costs time. Use it for debugging only.",
+            "Anomaly Detection has been enabled: every operation now remembers its source line, which costs time. "
+            "Use it for debugging only.",
             stacklevel=2,
         )
 

@@ -1,9 +1,9 @@
 """`autograd.Function`: operations whose backward the user writes.
 
-The context object, what it saves and `apply` are native (`_C._FunctionBase`); here are the classes a user sees around it.
-Invariants: every subclass of Function owns one subclass of BackwardCFunction, named after it, as `_backward_cls`; its instances
-are at once `ctx` and the graph node (`y.grad_fn`), and `_forward_cls` leads back. `_has_setup_context` says which of the two
-calling conventions `apply` must use. In backward the core calls `ctx.apply(*grads)`.
+The context object, what it saves and `apply` are native (`_C._FunctionBase`); here are the classes a user sees around
+it. Invariants: every subclass of Function owns one subclass of BackwardCFunction, named after it, as `_backward_cls`;
+its instances are at once `ctx` and the graph node (`y.grad_fn`), and `_forward_cls` leads back. `_has_setup_context`
+says which of the two calling conventions `apply` must use. In backward the core calls `ctx.apply(*grads)`.
 """
 
 from __future__ import annotations
@@ -21,14 +21,18 @@ __all__ = [
 
 
 class FunctionCtx:
-    """What `ctx` can do. The native context of `apply` comes first in the order of methods; alone, this class only takes notes."""
+    """What `ctx` can do. The native context of `apply` comes first in the order of methods; alone, this class only
+    takes notes.
+    """
 
     def save_for_backward(self, *tensors) -> None:
         """Saves tensors (or None) for backward, through the saved-tensor hooks; read them as `ctx.saved_tensors`."""
         self.to_save = tensors
 
     def save_for_forward(self, *tensors) -> None:
-        """Notes tensors for a forward-mode derivative; forward mode is not implemented, so nothing is kept alive for it."""
+        """Notes tensors for a forward-mode derivative; forward mode is not implemented, so nothing is kept alive for
+        it.
+        """
         self.saved_for_forward = tensors
 
     def mark_dirty(self, *args) -> None:
@@ -57,7 +61,8 @@ class BackwardCFunction(_C._FunctionBase, FunctionCtx):
         if vjp is not Function.vjp:
             if backward is not Function.backward:
                 raise RuntimeError(
-                    f"Implementing both 'backward' and 'vjp' for a custom Function is not allowed: {forward_cls.__name__} has both"
+                    "Implementing both 'backward' and 'vjp' for a custom Function is not allowed: "
+                    f"{forward_cls.__name__} has both"
                 )
             return vjp(self, *grads)
         return backward(self, *grads)
@@ -79,8 +84,9 @@ class FunctionMeta(type):
 class Function(_C._FunctionBase, FunctionCtx, metaclass=FunctionMeta):
     """An operation with a backward of your own: subclass it with static `forward` and `backward`, call it by `apply`.
 
-    `forward(ctx, *args)`, or `forward(*args)` with `setup_context(ctx, inputs, output)`; `backward(ctx, *grads)` gives one
-    gradient an argument (None where there is none). What `backward` computes with tensor operations can be differentiated again.
+    `forward(ctx, *args)`, or `forward(*args)` with `setup_context(ctx, inputs, output)`; `backward(ctx, *grads)` gives
+    one gradient an argument (None where there is none). What `backward` computes with tensor operations can be
+    differentiated again.
 
     >>> import stowgrad as torch
     >>> class Square(torch.autograd.Function):
@@ -104,14 +110,16 @@ class Function(_C._FunctionBase, FunctionCtx, metaclass=FunctionMeta):
         import warnings
 
         warnings.warn(
-            f"{type(self).__name__} should not be instantiated: the methods of an autograd function are static, call {type(self).__name__}.apply",
+            f"{type(self).__name__} should not be instantiated: the methods of an autograd function are static, call "
+            f"{type(self).__name__}.apply",
             DeprecationWarning,
             stacklevel=2,
         )
 
     def __call__(self, *args, **kwargs):
         raise RuntimeError(
-            "Legacy autograd function with non-static forward method is deprecated: make forward and backward static methods and "
+            "Legacy autograd function with non-static forward method is deprecated: make forward and backward static "
+            "methods and "
             f"call {type(self).__name__}.apply(...)"
         )
 
@@ -129,7 +137,8 @@ class Function(_C._FunctionBase, FunctionCtx, metaclass=FunctionMeta):
     def backward(ctx, *grad_outputs):
         """Gives the gradients of the inputs; to be written by the subclass."""
         raise NotImplementedError(
-            f"You must implement either the backward or vjp method of the custom autograd.Function {_name_of(ctx)} to differentiate it"
+            f"You must implement either the backward or vjp method of the custom autograd.Function {_name_of(ctx)} "
+            "to differentiate it"
         )
 
     vjp = backward  # torch's other name for it
@@ -162,7 +171,9 @@ _TWICE = "trying to differentiate twice a function that was marked with @once_di
 
 
 class _Refuse(Function):
-    """Passes tensors on, and refuses to be differentiated. `count` outputs come first; the rest only ties the node to its graph."""
+    """Passes tensors on, and refuses to be differentiated. `count` outputs come first; the rest only ties the node to
+    its graph.
+    """
 
     @staticmethod
     def forward(ctx, name, count, *tensors):
@@ -175,7 +186,8 @@ class _Refuse(Function):
 
 
 def once_differentiable(fn):
-    """Decorates a `backward` that must not be differentiated itself: a second derivative through it is an error, not a wrong number.
+    """Decorates a `backward` that must not be differentiated itself: a second derivative through it is an error, not a
+    wrong number.
 
     >>> import stowgrad as torch
     >>> from stowgrad.autograd.function import once_differentiable

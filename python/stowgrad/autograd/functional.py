@@ -1,9 +1,9 @@
 """Derivatives of functions: jacobian, hessian and their products with vectors, by backward alone.
 
-Each function takes `func`, which maps tensors to tensors, and `inputs`, a tensor or a tuple; the results have the structure of
-both. Invariants: the inputs themselves are never recorded on (a view or a detached copy is), their `.grad` stays as it is; with
-`create_graph` the results can be differentiated, by the inputs too; with `strict` an output that does not depend on an input is
-a RuntimeError instead of zeros.
+Each function takes `func`, which maps tensors to tensors, and `inputs`, a tensor or a tuple; the results have the
+structure of both. Invariants: the inputs themselves are never recorded on (a view or a detached copy is), their
+`.grad` stays as it is; with `create_graph` the results can be differentiated, by the inputs too; with `strict` an
+output that does not depend on an input is a RuntimeError instead of zeros.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _check_vector(v, reference: tuple, what: str, name: str) -> tuple:
                 f"{name}: the vector v can be left out only where the {what} is one tensor with one element"
             )
         return tuple(_C.ones_like(t) for t in reference)
-    several, v = _tuple(v, "vector v", name)
+    _, v = _tuple(v, "vector v", name)
     if len(v) != len(reference):
         raise RuntimeError(f"{name}: v has {len(v)} tensors for {len(reference)} of the {what}")
     for i, (a, b) in enumerate(zip(v, reference)):
@@ -89,7 +89,8 @@ def _filled(
             g = _C.zeros_like(x)
         elif strict and create_graph and not g.requires_grad:
             raise RuntimeError(
-                f"{name}: the gradient with respect to input {i} is independent of the inputs, so it cannot be differentiated again, "
+                f"{name}: the gradient with respect to input {i} is independent of the inputs, so it cannot be "
+                "differentiated again, "
                 "which strict=True does not allow with create_graph=True"
             )
         filled.append(g)
@@ -116,7 +117,8 @@ def _gradient(outputs: tuple, inputs: tuple, cotangents, create_graph: bool, ret
 
 
 def vjp(func, inputs, v=None, create_graph: bool = False, strict: bool = False) -> tuple:
-    """`(func(*inputs), v @ jacobian)`: the vector-jacobian product, shaped as the inputs. `v` has the shapes of the outputs.
+    """`(func(*inputs), v @ jacobian)`: the vector-jacobian product, shaped as the inputs. `v` has the shapes of the
+    outputs.
 
     >>> import stowgrad as torch
     >>> torch.autograd.functional.vjp(torch.square, torch.tensor([1.0, 2.0]), torch.tensor([1.0, 1.0]))
@@ -155,7 +157,8 @@ def jvp(func, inputs, v=None, create_graph: bool = False, strict: bool = False) 
             for i, r in enumerate(results):
                 if not r.requires_grad:
                     raise RuntimeError(
-                        f"jvp: the jacobian of output {i} is independent of the inputs, which strict=True does not allow"
+                        f"jvp: the jacobian of output {i} is independent of the inputs, which strict=True does not "
+                        "allow"
                     )
     return _single(_released(outputs, create_graph), out_several), _single(
         _released(results, create_graph), out_several
@@ -172,7 +175,8 @@ def jacobian(
 ):
     """The jacobian: for each output and each input a tensor of shape `output.shape + input.shape`, nested as both are.
 
-    One backward an output entry. `vectorize=True` gives the same by the same loop, and like torch's it does not go with `strict`.
+    One backward an output entry. `vectorize=True` gives the same by the same loop, and like torch's it does not go
+    with `strict`.
 
     >>> import stowgrad as torch
     >>> torch.autograd.functional.jacobian(torch.square, torch.tensor([1.0, 2.0]))
@@ -222,7 +226,8 @@ def _scalar(outputs: tuple, several: bool, name: str):
     (output,) = outputs
     if output.numel() != 1:
         raise RuntimeError(
-            f"{name}: the Tensor returned by the function should contain a single element, not shape {tuple(output.shape)}"
+            f"{name}: the Tensor returned by the function should contain a single element, not shape "
+            f"{tuple(output.shape)}"
         )
     return output.reshape(())
 
@@ -235,7 +240,8 @@ def hessian(
     vectorize: bool = False,
     outer_jacobian_strategy: str = "reverse-mode",
 ):
-    """The hessian of a function with one number as its result: for inputs a and b a tensor of shape `a.shape + b.shape`.
+    """The hessian of a function with one number as its result: for inputs a and b a tensor of shape `a.shape +
+    b.shape`.
 
     >>> import stowgrad as torch
     >>> torch.autograd.functional.hessian(lambda x: x.pow(3).sum(), torch.tensor([1.0, 2.0]))
@@ -244,7 +250,8 @@ def hessian(
     """
     if outer_jacobian_strategy not in ("reverse-mode", "forward-mode"):
         raise AssertionError(
-            f"hessian: outer_jacobian_strategy must be 'reverse-mode' or 'forward-mode', not {outer_jacobian_strategy!r}"
+            "hessian: outer_jacobian_strategy must be 'reverse-mode' or 'forward-mode', not "
+            f"{outer_jacobian_strategy!r}"
         )
     several, inputs = _tuple(inputs, "inputs", "hessian")
 
@@ -258,7 +265,8 @@ def hessian(
         grads = gradient(*xs)
         if strict and any(not g.requires_grad for g in grads):
             raise RuntimeError(
-                "hessian: the jacobian of the user-provided function is independent of the inputs, which strict=True does not allow"
+                "hessian: the jacobian of the user-provided function is independent of the inputs, which strict=True "
+                "does not allow"
             )
         return grads
 
@@ -295,7 +303,8 @@ def vhp(func, inputs, v=None, create_graph: bool = False, strict: bool = False) 
 
 
 def hvp(func, inputs, v=None, create_graph: bool = False, strict: bool = False) -> tuple:
-    """`(func(*inputs), hessian @ v)` of a function with one number as its result, by differentiating the gradient's vjp.
+    """`(func(*inputs), hessian @ v)` of a function with one number as its result, by differentiating the gradient's
+    vjp.
 
     The hessian of a smooth function is symmetric and `vhp` gives the same for less.
 

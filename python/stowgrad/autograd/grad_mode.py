@@ -1,7 +1,8 @@
 """Grad mode: the contexts that switch recording on and off, each also a decorator.
 
-Invariants: the mode lives in the native core, one per thread; an object here only remembers what to put back. One object may
-be entered again before it is left (what it found is kept as a chain, innermost first). Nothing here imports outside the core.
+Invariants: the mode lives in the native core, one per thread; an object here only remembers what to put back. One
+object may be entered again before it is left (what it found is kept as a chain, innermost first). Nothing here imports
+outside the core.
 """
 
 from __future__ import annotations
@@ -59,12 +60,15 @@ def _wrapped_generator(make_context, func):
 
 
 def context_decorator(make_context, func):
-    """`func` with every call inside a fresh context of `make_context()`; generator functions are entered at each resumption."""
+    """`func` with every call inside a fresh context of `make_context()`; generator functions are entered at each
+    resumption.
+    """
     if isinstance(func, type):
         import warnings
 
         warnings.warn(
-            f"a gradient context decorates the class {func.__name__}: only its construction runs inside the context, and the "
+            f"a gradient context decorates the class {func.__name__}: only its construction runs inside the context, "
+            "and the "
             "name no longer is a class. Decorating classes is deprecated: decorate its __init__ or the methods meant",
             FutureWarning,
             stacklevel=3,
@@ -266,14 +270,18 @@ def _set_flag(name: str, value: bool) -> None:
 
 
 class set_multithreading_enabled(_Flag):
-    """Whether backward may use several threads. Backward here runs on the calling thread: the setting is kept, and changes nothing."""
+    """Whether backward may use several threads. Backward here runs on the calling thread: the setting is kept, and
+    changes nothing.
+    """
 
     __slots__ = ()
     _name = "multithreading"
 
 
 class _force_original_view_tracking(_Flag):
-    """Whether views are replayed by their own functions or by `as_strided`. The setting is kept, and changes nothing here."""
+    """Whether views are replayed by their own functions or by `as_strided`. The setting is kept, and changes nothing
+    here.
+    """
 
     __slots__ = ()
     _name = "view_replay"
@@ -281,7 +289,9 @@ class _force_original_view_tracking(_Flag):
 
 
 class enforce_grad_layout_policy(_Flag):
-    """Whether an accumulated gradient must have its parameter's strides. The setting is kept, and changes nothing here."""
+    """Whether an accumulated gradient must have its parameter's strides. The setting is kept, and changes nothing
+    here.
+    """
 
     __slots__ = ()
     _name = "grad_layout"
@@ -301,7 +311,9 @@ def is_view_replay_enabled() -> bool:
 
 
 class _unsafe_preserve_version_counter(_DecoratorContextManager):
-    """Puts the version counters of tensors back on leaving, so that writes inside go unnoticed: wrong gradients are then yours."""
+    """Puts the version counters of tensors back on leaving, so that writes inside go unnoticed: wrong gradients are
+    then yours.
+    """
 
     __slots__ = ("tensors", "versions")
 

@@ -1,9 +1,10 @@
 """`gradcheck` and `gradgradcheck`: derivatives held against finite differences.
 
-Numbers come from central differences of the function itself, entry by entry of the inputs (or, in fast mode, along one random
-direction an input); the derivative comes from backward, row by row. Jacobians here have a row for each entry of an input and a
-column for each entry of an output. Invariants: inputs are put back bit for bit, also when the function raises; the process's
-random numbers are not drawn from. The module itself can be called, since `torch.autograd.gradcheck` names both.
+Numbers come from central differences of the function itself, entry by entry of the inputs (or, in fast mode, along one
+random direction an input); the derivative comes from backward, row by row. Jacobians here have a row for each entry of
+an input and a column for each entry of an output. Invariants: inputs are put back bit for bit, also when the function
+raises; the process's random numbers are not drawn from. The module itself can be called, since
+`torch.autograd.gradcheck` names both.
 """
 
 from __future__ import annotations
@@ -111,7 +112,9 @@ def _check_gradient(g, x) -> None:
 
 
 def get_numerical_jacobian(fn, inputs, target=None, eps: float = 1e-3, grad_out: float = 1.0) -> tuple:
-    """The jacobian of the first output of `fn(inputs)` by each tensor of `target` (default: the inputs that require grad), by finite differences."""
+    """The jacobian of the first output of `fn(inputs)` by each tensor of `target` (default: the inputs that require
+    grad), by finite differences.
+    """
     if grad_out != 1.0:
         raise ValueError("get_numerical_jacobian: grad_out other than 1.0 is not supported")
     inputs = _as_tuple(inputs)
@@ -120,7 +123,9 @@ def get_numerical_jacobian(fn, inputs, target=None, eps: float = 1e-3, grad_out:
 
 
 def get_analytical_jacobian(inputs, output, nondet_tol: float = 0.0, grad_out: float = 1.0) -> tuple:
-    """The jacobians of `output` by each input that requires grad, by backward; then whether two walks agreed, and whether sizes and dtypes were right."""
+    """The jacobians of `output` by each input that requires grad, by backward; then whether two walks agreed, and
+    whether sizes and dtypes were right.
+    """
     if grad_out != 1.0:
         raise ValueError("get_analytical_jacobian: grad_out other than 1.0 is not supported")
     diff = [x for x in _as_tuple(inputs) if _wanted(x)]
@@ -153,13 +158,15 @@ def _check_inputs(inputs) -> None:
             import warnings
 
             warnings.warn(
-                f"gradcheck: input #{i} requires gradient and is not a double precision floating point tensor but {x.dtype}: "
+                f"gradcheck: input #{i} requires gradient and is not a double precision floating point tensor but "
+                f"{x.dtype}: "
                 "finite differences will probably be too coarse",
                 stacklevel=4,
             )
         if any(stride == 0 and size > 1 for stride, size in zip(x.stride(), x.shape)):
             raise RuntimeError(
-                f"gradcheck: the {i}th input has a dimension with stride 0: its entries share memory and cannot be changed one by "
+                f"gradcheck: the {i}th input has a dimension with stride 0: its entries share memory and cannot be "
+                "changed one by "
                 "one; give a .contiguous() one"
             )
     if not found:
@@ -175,14 +182,16 @@ def _check_no_differentiable_output(func, inputs, eps: float) -> None:
         for j, jacobian in enumerate(_numerical(func, inputs, x, eps)):
             if jacobian.is_floating_point() and bool(jacobian.ne(0).any()):
                 raise GradcheckError(
-                    f"Numerical gradient for function expected to be zero: output {j} does not require grad, yet it changes with input {_what(i, x)}"
+                    f"Numerical gradient for function expected to be zero: output {j} does not require grad, yet it "
+                    f"changes with input {_what(i, x)}"
                 )
 
 
 def _mismatch(i: int, j: int, numerical, analytical, where: str = "") -> GradcheckError:
     worst = (analytical - numerical).abs()
     return GradcheckError(
-        f"Jacobian mismatch for output {i} with respect to input {j}{where}: the largest difference is {worst.max().item():.3g}\n"
+        f"Jacobian mismatch for output {i} with respect to input {j}{where}: the largest difference is "
+        f"{worst.max().item():.3g}\n"
         f"numerical: {numerical}\nanalytical: {analytical}"
     )
 
@@ -198,7 +207,8 @@ def _check_slow(func, inputs, outputs, eps: float, atol: float, rtol: float, non
                 raise _mismatch(i, j, n, a)
             if _distance(a, b) > nondet_tol:
                 raise GradcheckError(
-                    f"Backward is not reentrant: running it twice gives output {i} two gradients by input {_what(j, x)} that differ by "
+                    f"Backward is not reentrant: running it twice gives output {i} two gradients by input "
+                    f"{_what(j, x)} that differ by "
                     f"{_distance(a, b):.3g}; allow it with nondet_tol if the operation is known to be nondeterministic"
                 )
         if dtypes:
@@ -267,7 +277,8 @@ def _check_scaled_by_grad_output(outputs, inputs) -> None:
         _check_gradient(g, x)
         if bool(g.ne(0).any()):
             raise GradcheckError(
-                f"backward not multiplied by grad_output: with zeros coming in, input {_what(j, x)} gets a gradient that is not zero"
+                f"backward not multiplied by grad_output: with zeros coming in, input {_what(j, x)} gets a gradient "
+                "that is not zero"
             )
         if g.device != x.device:
             raise GradcheckError(f"the gradient of input {_what(j, x)} is on {g.device}")
@@ -300,7 +311,8 @@ def _check_undefined(func, inputs) -> None:
             ) from e
         if any(g is not None and bool(g.ne(0).any()) for g in gradients):
             raise GradcheckError(
-                "Expected all tensors to be undefined or zero gradients where the gradients of the outputs are undefined"
+                "Expected all tensors to be undefined or zero gradients where the gradients of the outputs are "
+                "undefined"
             )
 
 
@@ -355,12 +367,14 @@ def gradcheck(
     fast_mode: bool = False,
     masked: bool | None = None,
 ) -> bool:
-    """Whether backward of `func(*inputs)` agrees with finite differences, for every output and every input that requires grad.
+    """Whether backward of `func(*inputs)` agrees with finite differences, for every output and every input that
+    requires grad.
 
-    Inputs should be float64; each entry is moved by `eps` both ways and the difference compared within `atol` and `rtol`. Also
-    checked: two walks agree (`nondet_tol`), zeros in give zeros out, missing output gradients are handled. `fast_mode` compares
-    along one random direction an input instead of entry by entry. GradcheckError on disagreement, or False with
-    `raise_exception=False`. NotImplementedError for the forward-mode checks. `masked` concerns sparse inputs and changes nothing.
+    Inputs should be float64; each entry is moved by `eps` both ways and the difference compared within `atol` and
+    `rtol`. Also checked: two walks agree (`nondet_tol`), zeros in give zeros out, missing output gradients are
+    handled. `fast_mode` compares along one random direction an input instead of entry by entry. GradcheckError on
+    disagreement, or False with `raise_exception=False`. NotImplementedError for the forward-mode checks. `masked`
+    concerns sparse inputs and changes nothing.
 
     >>> import stowgrad as torch
     >>> x = torch.tensor([0.5, 1.5], dtype=torch.float64, requires_grad=True)
@@ -412,7 +426,8 @@ def gradgradcheck(
     fast_mode: bool = False,
     masked: bool = False,
 ) -> bool:
-    """`gradcheck` of the gradient: second derivatives of `func(*inputs)`, by the inputs and by `grad_outputs` (random if None).
+    """`gradcheck` of the gradient: second derivatives of `func(*inputs)`, by the inputs and by `grad_outputs` (random
+    if None).
 
     >>> import stowgrad as torch
     >>> x = torch.tensor([0.5, 1.5], dtype=torch.float64, requires_grad=True)

@@ -55,12 +55,16 @@ class Node(ABC):
 
     @abstractmethod
     def register_hook(self, fn):
-        """Calls `fn(grad_inputs, grad_outputs)` after the node; what it returns, if not None, replaces grad_inputs. Returns a handle."""
+        """Calls `fn(grad_inputs, grad_outputs)` after the node; what it returns, if not None, replaces grad_inputs.
+        Returns a handle.
+        """
         raise NotImplementedError
 
     @abstractmethod
     def register_prehook(self, fn):
-        """Calls `fn(grad_outputs)` before the node; what it returns, if not None, replaces grad_outputs. Returns a handle."""
+        """Calls `fn(grad_outputs)` before the node; what it returns, if not None, replaces grad_outputs. Returns a
+        handle.
+        """
         raise NotImplementedError
 
     @classmethod
@@ -71,7 +75,9 @@ class Node(ABC):
 
 
 class GradientEdge(tuple):
-    """An edge of the graph: the gradient that `node` receives as its `output_nr`-th. Stands for a tensor in `backward` and `grad`."""
+    """An edge of the graph: the gradient that `node` receives as its `output_nr`-th. Stands for a tensor in `backward`
+    and `grad`.
+    """
 
     __slots__ = ()
     _fields = ("node", "output_nr", "ownership_token")
@@ -136,7 +142,8 @@ def get_gradient_edge(tensor) -> GradientEdge:
 
 
 def increment_version(tensor) -> None:
-    """Tells autograd that a tensor, or each tensor of an iterable, was written by other means: saved uses of it become errors.
+    """Tells autograd that a tensor, or each tensor of an iterable, was written by other means: saved uses of it become
+    errors.
 
     >>> import stowgrad as torch
     >>> x = torch.ones(2)
@@ -148,14 +155,15 @@ def increment_version(tensor) -> None:
 
 
 class saved_tensors_hooks:
-    """Inside, each value saved for backward goes through `pack_hook(tensor)`, and what that returns is kept in its place;
-    `unpack_hook(packed)` must give the tensor back, with the same shape and dtype, each time it is used.
+    """Inside, each value saved for backward goes through `pack_hook(tensor)`, and what that returns is kept in its
+    place; `unpack_hook(packed)` must give the tensor back, with the same shape and dtype, each time it is used.
 
-    Of nested pairs the innermost applies, per thread. `pack_hook` runs with grad disabled and must not write to its argument.
+    Of nested pairs the innermost applies, per thread. `pack_hook` runs with grad disabled and must not write to its
+    argument.
 
     >>> import stowgrad as torch
     >>> x = torch.tensor([2.0], requires_grad=True)
-    >>> with torch.autograd.graph.saved_tensors_hooks(lambda t: (t.tolist(), t.dtype), lambda p: torch.tensor(p[0], dtype=p[1])):
+    >>> with torch.autograd.graph.saved_tensors_hooks(lambda t: t.tolist(), lambda packed: torch.tensor(packed)):
     ...     y = x.exp()
     >>> y.backward()
     """
@@ -183,7 +191,8 @@ def _back(packed):
 
 
 class save_on_cpu(saved_tensors_hooks):
-    """Inside, values saved for backward are kept in host memory and brought back for use; those already there are kept as they are.
+    """Inside, values saved for backward are kept in host memory and brought back for use; those already there are kept
+    as they are.
 
     `pin_memory` copies into page-locked memory where there is a GPU, and makes a plain copy otherwise.
 
@@ -216,7 +225,8 @@ class save_on_cpu(saved_tensors_hooks):
 
 
 class disable_saved_tensors_hooks(_DecoratorContextManager):
-    """Inside, entering a saved-tensor hooks context is a RuntimeError with this message; entering with one open is one too.
+    """Inside, entering a saved-tensor hooks context is a RuntimeError with this message; entering with one open is one
+    too.
 
     >>> import stowgrad as torch
     >>> with torch.autograd.graph.disable_saved_tensors_hooks("not here"):
@@ -249,7 +259,9 @@ class disable_saved_tensors_hooks(_DecoratorContextManager):
 
 
 def region_activation_memory_budget(budget: float):
-    """A budget for torch's compiler; stowgrad has none, so asking for it outside compiled code is an error, as in torch."""
+    """A budget for torch's compiler; stowgrad has none, so asking for it outside compiled code is an error, as in
+    torch.
+    """
     raise RuntimeError(
         "region_activation_memory_budget only has an effect under torch.compile, and stowgrad does not compile; "
         "see stowgrad.stow for budgets on saved values"

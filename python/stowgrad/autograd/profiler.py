@@ -1,4 +1,6 @@
-"""The profiler: torch's names, as contexts that do nothing but say so. What a run keeps for backward, `stowgrad.stow` tells."""
+"""The profiler: torch's names, as contexts that do nothing but say so. What a run keeps for backward, `stowgrad.stow`
+tells.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`Variable`: what tensors with gradients were called once. Only the name is left, and the engine's handle that hangs on it."""
+"""`Variable`: what tensors with gradients were called once. Only the name is left, and the engine's handle that hangs
+on it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ class _ExecutionEngine:
 
     @staticmethod
     def queue_callback(callback) -> None:
-        """Calls `callback()` once, at the end of the backward that is running in this thread; outside of one it is an error."""
+        """Calls `callback()` once, at the end of the backward that is running in this thread; outside of one it is an
+        error.
+        """
         _C._queue_callback(callback)
 
     @staticmethod

@@ -1,10 +1,11 @@
 """`save` and `load`: torch's files, written so that torch reads them, read without running what they hold.
 
-A file is a zip archive (or torch's older sequence of pickles): one pickle of the object, in which a tensor is a call that names
-a storage by key, and one record of raw bytes a storage. Globals are written under torch's names, whatever module they live in here.
+A file is a zip archive (or torch's older sequence of pickles): one pickle of the object, in which a tensor is a call
+that names a storage by key, and one record of raw bytes a storage. Globals are written under torch's names, whatever
+module they live in here.
 
-The rooms: `storages` (bytes, and tensors over them), `names` (what the names in a file mean), `machine` (the unpickler that only
-builds plain data), `pickler`, `archive`, `pickles` (plain pickles and copies of tensors).
+The rooms: `storages` (bytes, and tensors over them), `names` (what the names in a file mean), `machine` (the unpickler
+that only builds plain data), `pickler`, `archive`, `pickles` (plain pickles and copies of tensors).
 """
 
 from __future__ import annotations
@@ -60,10 +61,12 @@ def save(
     _use_new_zipfile_serialization: bool = True,
     _disable_byteorder_record: bool = False,
 ) -> None:
-    """Writes tensors, parameters, containers (and whatever pickles) to `f`, a path or a binary file, in torch's format.
+    """Writes tensors, parameters, containers (and whatever pickles) to `f`, a path or a binary file, in torch's
+    format.
 
-    Strides, sharing of storages, `requires_grad` and attributes are kept; hooks and graphs are not. A path is replaced only once
-    the new file is complete and on the disk: when anything fails, the old file is as it was. RuntimeError if the directory is missing.
+    Strides, sharing of storages, `requires_grad` and attributes are kept; hooks and graphs are not. A path is replaced
+    only once the new file is complete and on the disk: when anything fails, the old file is as it was. RuntimeError if
+    the directory is missing.
 
     >>> import stowgrad as torch, io
     >>> f = io.BytesIO()
@@ -74,7 +77,8 @@ def save(
     """
     if not _is_path(f) and not hasattr(f, "write"):
         raise AttributeError(
-            f"save: expected 'f' to be string, path, or a file-like object with a 'write' attribute, not {type(f).__name__}"
+            "save: expected 'f' to be string, path, or a file-like object with a 'write' attribute, not "
+            f"{type(f).__name__}"
         )
     if not 2 <= pickle_protocol <= pickle.HIGHEST_PROTOCOL:
         raise ValueError(f"save: pickle_protocol must be 2 to {pickle.HIGHEST_PROTOCOL}, not {pickle_protocol}")
@@ -195,11 +199,11 @@ def load(
 ):
     """Reads what `save`, here or in torch, wrote to `f`: a path or a binary file that can seek.
 
-    By default (`weights_only` None or True) only tensors, parameters, numbers, strings and plain containers are built, and
-    anything else is a `pickle.UnpicklingError` that names it; with False code of the file is run: only for files you trust.
-    `map_location` (a device, a dictionary, or a function of storage and location) says where storages go that were on another
-    device. With `mmap=True` the file at the path is mapped and its pages are read when used. FileNotFoundError, RuntimeError
-    (truncated or damaged files).
+    By default (`weights_only` None or True) only tensors, parameters, numbers, strings and plain containers are built,
+    and anything else is a `pickle.UnpicklingError` that names it; with False code of the file is run: only for files
+    you trust. `map_location` (a device, a dictionary, or a function of storage and location) says where storages go
+    that were on another device. With `mmap=True` the file at the path is mapped and its pages are read when used.
+    FileNotFoundError, RuntimeError (truncated or damaged files).
 
     >>> import stowgrad as torch, tempfile, os
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -221,7 +225,8 @@ def load(
     for method in ("seek", "tell", "read"):
         if not hasattr(f, method):
             raise AttributeError(
-                f"{type(f).__name__!r} object has no attribute {method!r}. You can only load from a file that is seekable: "
+                f"{type(f).__name__!r} object has no attribute {method!r}. You can only load from a file that is "
+                "seekable: "
                 "read it into io.BytesIO and load from that."
             )
     return _load(f, map_location, pickle_module, weights_only, False, pickle_load_args)
@@ -273,7 +278,9 @@ def _load_zip(file, view, map_location, pickle_module, weights_only: bool, load_
 
 
 def _load_legacy(file, map_location, pickle_module, weights_only: bool, load_args: dict):
-    """The format before the zip: magic number, version, system, object, keys, each a pickle; then the bytes of each storage."""
+    """The format before the zip: magic number, version, system, object, keys, each a pickle; then the bytes of each
+    storage.
+    """
     data = memoryview(file.read())
     if bytes(data[257:262]) == b"ustar":
         raise RuntimeError(
@@ -286,7 +293,8 @@ def _load_legacy(file, map_location, pickle_module, weights_only: bool, load_arg
         magic = None
     if magic != _LEGACY_MAGIC:
         raise UnpicklingError(
-            "load: the file is in none of torch's formats (no zip archive, no magic number): it is damaged, or no such file"
+            "load: the file is in none of torch's formats (no zip archive, no magic number): it is damaged, or no "
+            "such file"
         )
     version, info = plain.load(), plain.load()
     if version != _LEGACY_VERSION:
@@ -318,7 +326,7 @@ def _load_legacy(file, map_location, pickle_module, weights_only: bool, load_arg
             return typed if kind.typed else typed.untyped()
         if type(part) is not tuple or len(part) != 3:
             raise UnpicklingError(f"the view of storage {key!r} is no triple: the file is damaged")
-        view_key, offset, view_size = part
+        _, offset, view_size = part
         if (
             type(offset) is not int
             or type(view_size) is not int
@@ -351,7 +359,8 @@ def _load_legacy(file, map_location, pickle_module, weights_only: bool, load_arg
         nbytes = numel * ITEMSIZE[typed.name]
         if numel != typed.numel or pos + nbytes > len(data):
             raise UnpicklingError(
-                f"storage {key!r} has {numel} elements where the pickle says {typed.numel}, and {len(data) - pos} bytes are left: "
+                f"storage {key!r} has {numel} elements where the pickle says {typed.numel}, and {len(data) - pos} "
+                "bytes are left: "
                 "the file is truncated or damaged"
             )
         if nbytes:
@@ -365,7 +374,9 @@ def _load_legacy(file, map_location, pickle_module, weights_only: bool, load_arg
 
 
 def get_unsafe_globals_in_checkpoint(f) -> list:
-    """The globals named by a file of `save` that `load(weights_only=True)` would refuse, as 'module.name', without loading it."""
+    """The globals named by a file of `save` that `load(weights_only=True)` would refuse, as 'module.name', without
+    loading it.
+    """
     import pickletools
 
     def globals_of(data) -> set:

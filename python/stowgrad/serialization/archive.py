@@ -1,7 +1,7 @@
 """The archive on disk: a zip file with records stored as they are, aligned, and read straight into storages.
 
-Invariants: a path is replaced only by a complete file that is on the disk; nothing is allocated before the archive is seen to
-hold as many bytes; a record whose checksum is wrong is never given out.
+Invariants: a path is replaced only by a complete file that is on the disk; nothing is allocated before the archive is
+seen to hold as many bytes; a record whose checksum is wrong is never given out.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def write_zip(file, name: str, data: bytes, storages: Storages, byteorder: bool)
             info = zipfile.ZipInfo(f"{name}/{record}", (1980, 1, 1, 0, 0, 0))
             info.file_size = nbytes
             large = nbytes * 1.05 > zipfile.ZIP64_LIMIT
-            # the bytes begin at a multiple of 64, so that a mapped file can be computed on: an extra field pads the header
+            # the bytes begin at a multiple of 64, for mapped files: an extra field pads the header
             begin = archive.fp.tell() + 30 + len(info.filename.encode()) + (20 if large else 0) + 4
             info.extra = b"FB" + pack("<H", -begin % _ALIGNMENT) + b"Z" * (-begin % _ALIGNMENT)
             with archive.open(info, "w", force_zip64=large) as out:
@@ -222,7 +222,8 @@ class Archive:
         info = self.info(name)
         if info.file_size != nbytes:
             raise RuntimeError(
-                f"load: storage {name!r} holds {info.file_size} bytes where the pickle says {nbytes}: the file is damaged"
+                f"load: storage {name!r} holds {info.file_size} bytes where the pickle says {nbytes}: the file is "
+                "damaged"
             )
         if self.mapped is not None and nbytes and info.compress_type == 0:
             start = self.start(name, info)

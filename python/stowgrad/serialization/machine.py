@@ -1,9 +1,10 @@
 """A reader of pickles that can only build plain data.
 
-It is a machine of its own, not the interpreter's unpickler with a filter: it knows the opcodes that data needs, looks globals up
-in the table it is given, calls nothing else, and sets attributes on nothing but what that table says. Invariants: memory used is
-proportional to the length of the input (lengths are checked against what is left before anything is made; the memo is a
-dictionary, so an index costs nothing); whatever is wrong is a `pickle.UnpicklingError`.
+It is a machine of its own, not the interpreter's unpickler with a filter: it knows the opcodes that data needs, looks
+globals up in the table it is given, calls nothing else, and sets attributes on nothing but what that table says.
+Invariants: memory used is proportional to the length of the input (lengths are checked against what is left before
+anything is made; the memo is a dictionary, so an index costs nothing); whatever is wrong is a
+`pickle.UnpicklingError`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ def _opcode(code: bytes):
 
 
 class Allowed:
-    """What the machine may do with one global: `value` stands for it on the stack, `call` runs on REDUCE, `new` on NEWOBJ, `build` on BUILD."""
+    """What the machine may do with one global: `value` stands for it on the stack, `call` runs on REDUCE, `new` on
+    NEWOBJ, `build` on BUILD.
+    """
 
     __slots__ = ("build", "call", "name", "new", "value")
 
@@ -37,9 +40,11 @@ class Allowed:
 
 
 class Unpickler:
-    """Reads one pickle at a time from `data`. `find(module, name)` gives the Allowed of a global or raises UnpicklingError.
+    """Reads one pickle at a time from `data`. `find(module, name)` gives the Allowed of a global or raises
+    UnpicklingError.
 
-    `persistent_load(pid)` turns persistent ids into objects. `builders` maps exact types to functions `(obj, state)` for BUILD.
+    `persistent_load(pid)` turns persistent ids into objects. `builders` maps exact types to functions `(obj, state)`
+    for BUILD.
     """
 
     def __init__(self, data, find, persistent_load=None, builders=None, encoding: str = "utf-8") -> None:

@@ -1,4 +1,5 @@
-"""What the names in a file mean here: the calls that rebuild tensors, what a file of plain data may name, what the user allowed.
+"""What the names in a file mean here: the calls that rebuild tensors, what a file of plain data may name, what the
+user allowed.
 
 Invariant: whatever `find_safe` gives can be called with any arguments that a file may hold: each call checks its own.
 """
@@ -6,7 +7,9 @@ Invariant: whatever `find_safe` gives can be called with any arguments that a fi
 from __future__ import annotations
 
 import importlib
+import sys
 from collections import OrderedDict
+from functools import partial
 from pickle import UnpicklingError
 
 from stowgrad import _C
@@ -161,9 +164,21 @@ TENSOR_CALLS = {
     ("torch._utils", "_rebuild_parameter_with_state"): _rebuild_parameter_with_state,
     ("torch.serialization", "_get_layout"): _get_layout,
 }
-_FOREIGN = (
-    ["complex", "sparse", "quantized", "nested", "meta", "float8", "uint16", "uint32", "uint64", "QInt8", "QUInt8", "QInt32", "_rebuild_device"]
-)
+_FOREIGN = [
+    "complex",
+    "sparse",
+    "quantized",
+    "nested",
+    "meta",
+    "float8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "QInt8",
+    "QUInt8",
+    "QInt32",
+    "_rebuild_device",
+]
 _builtin_allowed: dict = {}
 _safe_globals: list = []
 
@@ -212,23 +227,18 @@ def find_safe(module: str, name: str) -> Allowed:
     full = f"{module}.{name}"
     if full in ("torch.nn.parameter.Parameter", "torch.nn.Parameter"):
         return Allowed(full, value=parameter_class())
-    for item in _safe_globals:
-        obj, names = item
+    for obj, names in _safe_globals:
         if full in names:
-            is_class = isinstance(obj, type)
-            return Allowed(
-                full,
-                value=obj,
-                call=obj,
-                new=obj.__new__ and (lambda *args: obj.__new__(obj, *args)) if is_class else None,
-            )
+            return Allowed(full, value=obj, call=obj, new=partial(obj.__new__, obj) if isinstance(obj, type) else None)
     if module.split(".")[0] == "torch" and any(word.lower() in name.lower() for word in _FOREIGN):
         raise UnpicklingError(
             f"Weights only load failed: the file names {full}, a kind of tensor or dtype that stowgrad does not have"
         )
     raise UnpicklingError(
-        f"Weights only load failed: GLOBAL {full} was not an allowed global by default; only tensors and plain containers are. "
-        f"If you trust the file, allow it with stowgrad.serialization.add_safe_globals([...]) or load with weights_only=False, "
+        f"Weights only load failed: GLOBAL {full} was not an allowed global by default; only tensors and plain "
+        "containers are. "
+        "If you trust the file, allow it with stowgrad.serialization.add_safe_globals([...]) or load with "
+        "weights_only=False, "
         "which runs code of the file"
     )
 
@@ -258,8 +268,20 @@ class Builders:
         return None
 
 
+def torch_name(obj, module: str, name: str) -> tuple:
+    """Where torch has what lives in our `module`: under the shortest public path that leads to the very object."""
+    parts = module.split(".")
+    for n in range(1, len(parts)):
+        owner = sys.modules.get(".".join(parts[: n + 1]))
+        if owner is not None and "." not in name and owner.__dict__.get(name) is obj:
+            return ".".join(["torch", *parts[1 : n + 1]]), name
+    return ".".join(["torch", *parts[1:]]), name
+
+
 def add_safe_globals(safe_globals: list) -> None:
-    """Lets `load(weights_only=True)` make objects of these classes and call these functions; a pair `(object, "module.name")` gives a name."""
+    """Lets `load(weights_only=True)` make objects of these classes and call these functions; a pair `(object,
+    "module.name")` gives a name.
+    """
     for item in safe_globals:
         obj, name = item if isinstance(item, tuple) else (item, None)
         if not callable(obj):

@@ -1,7 +1,7 @@
 """The pickler of torch's files: tensors as calls that name a storage by key, our classes under torch's names.
 
-Invariants: a storage gets one key however many tensors share it, and stays alive until it is written; a global of ours is
-written only if it can be found again.
+Invariants: a storage gets one key however many tensors share it, and stays alive until it is written; a global of ours
+is written only if it can be found again.
 """
 
 from __future__ import annotations
@@ -42,16 +42,6 @@ _TORCH_TENSOR_V2 = _Global("torch._utils", "_rebuild_tensor_v2")
 _TORCH_PARAMETER_V1 = _Global("torch._utils", "_rebuild_parameter")
 _TORCH_PARAMETER_STATE = _Global("torch._utils", "_rebuild_parameter_with_state")
 _TORCH_FROM_TYPE = _Global("torch._tensor", "_rebuild_from_type_v2")
-
-
-def torch_name(obj, module: str, name: str) -> tuple:
-    """Where torch has what lives in our `module`: under the shortest public path that leads to the very object."""
-    parts = module.split(".")
-    for n in range(1, len(parts)):
-        owner = sys.modules.get(".".join(parts[: n + 1]))
-        if owner is not None and "." not in name and owner.__dict__.get(name) is obj:
-            return ".".join(["torch", *parts[1 : n + 1]]), name
-    return ".".join(["torch", *parts[1:]]), name
 
 
 class _StorageRef:
@@ -108,7 +98,8 @@ class Storages:
             key, before, _ = self.known[address]
             if before != kind:
                 raise RuntimeError(
-                    f"Cannot save multiple tensors or storages that view the same data as different types: {before} and {kind}"
+                    f"Cannot save multiple tensors or storages that view the same data as different types: {before} "
+                    f"and {kind}"
                 )
         else:
             key = str(len(self.known))
@@ -119,7 +110,9 @@ class Storages:
 
 
 class _Reducers:
-    """How objects that the pickler does not know are reduced: tensors by us, everything else as usual. Asked once an object."""
+    """How objects that the pickler does not know are reduced: tensors by us, everything else as usual. Asked once an
+    object.
+    """
 
     def __init__(self, pickler, base: dict) -> None:
         self.pickler = pickler
@@ -132,7 +125,7 @@ class _Reducers:
 
 
 def _pickler_class(base):
-    """A pickler for torch's files over a Python-level pickler class (`pickle._Pickler`, or one that derives from it)."""
+    """A pickler for torch's files over a Python-level pickler class (`pickle._Pickler` or one derived from it)."""
 
     class Pickler(base):
         dispatch = base.dispatch.copy()
@@ -256,7 +249,8 @@ def pickled(obj, protocol: int, storages: Storages, pickle_module=None) -> bytes
         base = pickle_module.Pickler
         if not issubclass(base, pickle._Pickler):
             raise TypeError(
-                f"save: {pickle_module.__name__}.Pickler is no Python-level pickler (it must derive from pickle._Pickler, as dill's does)"
+                f"save: {pickle_module.__name__}.Pickler is no Python-level pickler (it must derive from "
+                "pickle._Pickler, as dill's does)"
             )
         cls = _pickler_class(base)
     out = io.BytesIO()

@@ -1,4 +1,5 @@
-"""Plain pickles and deep copies of tensors, for the core's `__reduce_ex__` and `__deepcopy__`. Hooks and graphs are left behind.
+"""Plain pickles and deep copies of tensors, for the core's `__reduce_ex__` and `__deepcopy__`. Hooks and graphs are
+left behind.
 
 Invariants: what is pickled names stowgrad; storages that tensors share are shared by their copies too.
 """
@@ -53,12 +54,15 @@ def _reduce_tensor(t, protocol: int) -> tuple:
 
 
 def _deepcopy_tensor(t, memo: dict):
-    """`Tensor.__deepcopy__`: a leaf with its own storage (shared among the copies as among the originals), gradient and attributes."""
+    """`Tensor.__deepcopy__`: a leaf with its own storage (shared among the copies as among the originals), gradient
+    and attributes.
+    """
     if id(t) in memo:
         return memo[id(t)]
     if not t.is_leaf:
         raise RuntimeError(
-            "Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol at the moment; this one, of "
+            "Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol at the moment; "
+            "this one, of "
             f"shape {tuple(t.shape)}, is the result of {t.grad_fn.name()}: detach() or clone() it"
         )
     from copy import deepcopy

@@ -1,7 +1,8 @@
 """Storages as bytes, and tensors over them.
 
-What is known here: how a storage's bytes are reached without a copy, which name a dtype has in torch's files. Invariant: a tensor
-is laid over a storage only after its place was seen to lie inside, since the numbers may come from a file.
+What is known here: how a storage's bytes are reached without a copy, which name a dtype has in torch's files.
+Invariant: a tensor is laid over a storage only after its place was seen to lie inside, since the numbers may come from
+a file.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ STORAGE_NAMES = {
 }
 DTYPES = {storage: name for name, storage in STORAGE_NAMES.items()}
 ITEMSIZE = {
-    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1
+    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2,
+    "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1,
 }  # fmt: skip
 
 
@@ -75,14 +77,17 @@ def tensor_on(storage, dtype, offset: int, size, stride):
     last = offset + sum((n - 1) * s for n, s in zip(size, stride)) if numel else -1
     if (last + 1) * dtype.itemsize > storage.nbytes():
         raise UnpicklingError(
-            f"a tensor of size {size!r}, stride {stride!r}, offset {offset} and dtype {dtype} reaches beyond its storage of "
+            f"a tensor of size {size!r}, stride {stride!r}, offset {offset} and dtype {dtype} reaches beyond its "
+            "storage of "
             f"{storage.nbytes()} bytes"
         )
     return _C.empty((0,), dtype=dtype).set_(storage, offset, size, stride)
 
 
 class TypedStorage:
-    """A storage as a file knows it: bytes with a dtype, counted in elements. `base` is where a view of a larger one begins."""
+    """A storage as a file knows it: bytes with a dtype, counted in elements. `base` is where a view of a larger one
+    begins.
+    """
 
     __slots__ = ("_untyped_storage", "base", "dtype", "name", "numel")
 

@@ -1,8 +1,8 @@
 """For tests: comparing results, and making inputs.
 
-`assert_close` walks two structures side by side and compares tensors, numbers and containers; what differs, where and by how
-much is in the message. Invariants: nothing is converted silently (types, dtypes, shapes and lengths must match unless said
-otherwise); a comparison computes in the arguments' own precision or better and records nothing.
+`assert_close` walks two structures side by side and compares tensors, numbers and containers; what differs, where and
+by how much is in the message. Invariants: nothing is converted silently (types, dtypes, shapes and lengths must match
+unless said otherwise); a comparison computes in the arguments' own precision or better and records nothing.
 """
 
 from __future__ import annotations
@@ -210,11 +210,12 @@ def assert_close(
     check_stride: bool = False,
     msg=None,
 ) -> None:
-    """Raises AssertionError unless `|actual - expected| <= atol + rtol * |expected|` everywhere, in tensors, numbers, and containers of them.
+    """Raises AssertionError unless `|actual - expected| <= atol + rtol * |expected|` everywhere, in tensors, numbers,
+    and containers of them.
 
-    Tolerances default by dtype (float32: 1.3e-6 and 1e-5; float64: 1e-7; integers: exact). Shapes and types must match, and
-    device, layout, dtype unless switched off. `msg` replaces the message, or is called with it. ValueError if only one of `rtol`
-    and `atol` is given; TypeError for things that cannot be compared.
+    Tolerances default by dtype (float32: 1.3e-6 and 1e-5; float64: 1e-7; integers: exact). Shapes and types must
+    match, and device, layout, dtype unless switched off. `msg` replaces the message, or is called with it. ValueError
+    if only one of `rtol` and `atol` is given; TypeError for things that cannot be compared.
 
     >>> import stowgrad as torch
     >>> torch.testing.assert_close(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.0 + 1e-7]))
@@ -237,7 +238,7 @@ def assert_close(
 
 
 def assert_allclose(actual, expected, rtol=None, atol=None, equal_nan: bool = True, msg: str = "") -> None:
-    """The older, laxer comparison: numbers and lists are made tensors, dtypes and devices may differ, NaN equals NaN."""
+    """The older, laxer comparison: numbers and lists are made tensors, dtypes may differ, NaN equals NaN."""
     if not isinstance(actual, _Tensor):
         actual = _C.as_tensor(actual)
     if not isinstance(expected, _Tensor):
@@ -277,10 +278,11 @@ def make_tensor(
     exclude_zero: bool = False,
     memory_format=None,
 ):
-    """A tensor of random values between `low` (included) and `high` (not), by default -9 to 9, or 0 to 9, or both bools.
+    """A tensor of random values between `low` (included) and `high` (not), by default -9 to 9, or 0 to 9, or both
+    bools.
 
-    `noncontiguous` gives one with gaps between its elements, `exclude_zero` replaces zeros. ValueError for an impossible range,
-    and for an integer tensor that shall require grad.
+    `noncontiguous` gives one with gaps between its elements, `exclude_zero` replaces zeros. ValueError for an
+    impossible range, and for an integer tensor that shall require grad.
 
     >>> import stowgrad as torch
     >>> x = torch.testing.make_tensor((2, 3), dtype=torch.float32, device="cpu", low=0, high=1)

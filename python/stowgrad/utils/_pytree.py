@@ -1,9 +1,9 @@
 """Trees of containers: taken apart into leaves and a spec, and put together again.
 
-A container is of a registered type: tuples, named tuples, lists, dictionaries, ordered and default dictionaries, deques, sizes,
-and what `register_pytree_node` or `register_dataclass` added. Everything else is a leaf, None too. Subclasses of a registered
-type are leaves unless registered themselves (named tuples excepted). Invariant: `tree_unflatten(*tree_flatten(x))` equals `x`,
-with every container of its own type and in its own order.
+A container is of a registered type: tuples, named tuples, lists, dictionaries, ordered and default dictionaries,
+deques, sizes, and what `register_pytree_node` or `register_dataclass` added. Everything else is a leaf, None too.
+Subclasses of a registered type are leaves unless registered themselves (named tuples excepted). Invariant:
+`tree_unflatten(*tree_flatten(x))` equals `x`, with every container of its own type and in its own order.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ __all__ = [
 
 
 class NodeDef:
-    """How containers of one type come apart, and together: `flatten(x) -> (children, context)`, `unflatten(children, context) -> x`."""
+    """How containers of one type come apart, and together: `flatten(x) -> (children, context)`, `unflatten(children,
+    context) -> x`.
+    """
 
     __slots__ = ("flatten", "keys", "type", "unflatten")
 
@@ -242,7 +244,8 @@ def register_pytree_node(
 ) -> None:
     """Makes a class a container: `flatten_fn(x) -> (children, context)`, `unflatten_fn(children, context) -> x`.
 
-    ValueError if the class is one already. `flatten_with_keys_fn(x) -> ([(key, child)], context)` names the children in paths.
+    ValueError if the class is one already. `flatten_with_keys_fn(x) -> ([(key, child)], context)` names the children
+    in paths.
     """
     if cls in SUPPORTED_NODES or is_namedtuple_class(cls):
         raise ValueError(f"{cls} is already registered as pytree node.")
@@ -356,7 +359,8 @@ class TreeSpec:
         leaves = list(leaves)
         if len(leaves) != self.num_leaves:
             raise ValueError(
-                f"treespec.unflatten(leaves): `leaves` has length {len(leaves)} but the spec refers to a pytree that holds "
+                f"treespec.unflatten(leaves): `leaves` has length {len(leaves)} but the spec refers to a pytree that "
+                "holds "
                 f"{self.num_leaves} items ({self})"
             )
         return self._build(iter(leaves))
@@ -537,7 +541,9 @@ def _only(types, func, otherwise):
 
 
 def map_only(type_or_types_or_pred):
-    """A decorator: the function is applied to what is of these types (or for which the predicate holds); the rest passes through."""
+    """A decorator: the function is applied to what is of these types (or for which the predicate holds); the rest
+    passes through.
+    """
     return lambda func: _only(type_or_types_or_pred, func, lambda x: x)
 
 
@@ -599,7 +605,9 @@ def tree_map_with_path(func, tree, *rests, is_leaf=None):
 
 
 def _broadcast_to_and_flatten(tree, treespec: TreeSpec, is_leaf=None) -> list | None:
-    """The leaves of `tree` for each leaf of `treespec`, one repeated where `tree` has a leaf for a container; None if it cannot be."""
+    """The leaves of `tree` for each leaf of `treespec`, one repeated where `tree` has a leaf for a container; None if
+    it cannot be.
+    """
     if tree_is_leaf(tree, is_leaf):
         return [tree] * treespec.num_leaves
     definition = _definition(tree)

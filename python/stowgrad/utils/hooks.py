@@ -1,22 +1,22 @@
 """Handles of hooks, and marks on hook functions.
 
-A handle belongs to a dictionary of hooks, which it holds weakly: it outlives neither the tensor nor the module. Invariants:
-`remove` may be called any number of times, also from inside the hook; a handle pickles, and comes back as one that removes
-from the dictionary that was pickled with it.
+A handle belongs to a dictionary of hooks, which it holds weakly: it outlives neither the tensor nor the module.
+Invariants: `remove` may be called any number of times, also from inside the hook; a handle pickles, and comes back as
+one that removes from the dictionary that was pickled with it.
 """
 
 from __future__ import annotations
 
 from weakref import ref
 
-__all__ = ["BackwardHook", "RemovableHandle", "unserializable_hook", "warn_if_has_hooks"]
+__all__ = ["RemovableHandle", "unserializable_hook", "warn_if_has_hooks"]
 
 
 class RemovableHandle:
     """Removes the hook that it was returned for: by `remove()`, or at the end of a `with` block.
 
-    `hooks_dict` maps ids to hooks, and the hook is to be put in under `handle.id`; `extra_dict`, one dictionary or a list, is
-    kept in step with it.
+    `hooks_dict` maps ids to hooks, and the hook is to be put in under `handle.id`; `extra_dict`, one dictionary or a
+    list, is kept in step with it.
 
     >>> from collections import OrderedDict
     >>> hooks = OrderedDict()

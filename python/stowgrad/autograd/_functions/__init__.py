@@ -18,7 +18,8 @@ class Resize(Function):
             numel *= n
         if tensor.numel() != numel:
             raise RuntimeError(
-                f"Resize: requested resize to {'x'.join(map(str, sizes))} ({numel} elements in total), but the given tensor has a size "
+                f"Resize: requested resize to {'x'.join(map(str, sizes))} ({numel} elements in total), but the given "
+                "tensor has a size "
                 f"of {'x'.join(map(str, tensor.size()))} ({tensor.numel()} elements)"
             )
         ctx.input_sizes = tensor.size()

@@ -1,7 +1,7 @@
 """The loader: samples in the order of a sampler, put together into batches, in the calling process.
 
-Worker processes are accepted as an argument and not started (one warning): a batch is made when it is asked for, so the order,
-the batches and the random numbers are those of `num_workers=0`.
+Worker processes are accepted as an argument and not started (one warning): a batch is made when it is asked for, so
+the order, the batches and the random numbers are those of `num_workers=0`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ def default_convert(data):
 
 
 def default_collate(batch):
-    """A list of samples as one batch: tensors are stacked, numbers become a tensor, containers are gone into, strings stay a list.
+    """A list of samples as one batch: tensors are stacked, numbers become a tensor, containers are gone into, strings
+    stay a list.
 
     >>> import stowgrad as torch
     >>> default_collate([{"x": torch.tensor([1.0]), "y": 1}, {"x": torch.tensor([2.0]), "y": 2}])
@@ -57,7 +58,8 @@ def default_collate(batch):
         if kind.__name__ == "ndarray":
             if first.dtype.kind in "SUO":
                 raise TypeError(
-                    f"default_collate: batch must contain tensors, numpy arrays, numbers, dicts or lists; found {first.dtype}"
+                    "default_collate: batch must contain tensors, numpy arrays, numbers, dicts or lists; found "
+                    f"{first.dtype}"
                 )
             return _C.stack([_C.as_tensor(x) for x in batch], 0)
         return _C.as_tensor([x.item() for x in batch], dtype=_C.as_tensor(first).dtype)
@@ -81,9 +83,11 @@ def default_collate(batch):
 
 
 class DataLoader:
-    """Iterates a dataset in batches: `batch_size` samples (None: one by one), in order, shuffled, or as a sampler says.
+    """Iterates a dataset in batches: `batch_size` samples (None: one by one), in order, shuffled, or as a sampler
+    says.
 
-    `collate_fn` makes a batch of a list of samples; by default tensors are stacked. ValueError where options exclude each other.
+    `collate_fn` makes a batch of a list of samples; by default tensors are stacked. ValueError where options exclude
+    each other.
 
     >>> import stowgrad as torch
     >>> from stowgrad.utils.data import DataLoader, TensorDataset
@@ -139,14 +143,16 @@ class DataLoader:
         iterable = isinstance(dataset, IterableDataset)
         if iterable and (shuffle or sampler is not None or batch_sampler is not None):
             raise ValueError(
-                "DataLoader with IterableDataset: shuffle, sampler and batch_sampler have no meaning, the dataset gives the order"
+                "DataLoader with IterableDataset: shuffle, sampler and batch_sampler have no meaning, the dataset "
+                "gives the order"
             )
         if sampler is not None and shuffle:
             raise ValueError("DataLoader: sampler option is mutually exclusive with shuffle")
         if batch_sampler is not None:
             if batch_size != 1 or shuffle or sampler is not None or drop_last:
                 raise ValueError(
-                    "DataLoader: batch_sampler option is mutually exclusive with batch_size, shuffle, sampler, and drop_last"
+                    "DataLoader: batch_sampler option is mutually exclusive with batch_size, shuffle, sampler, and "
+                    "drop_last"
                 )
             batch_size = None
         elif batch_size is None and drop_last:

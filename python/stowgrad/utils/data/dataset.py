@@ -37,7 +37,8 @@ class IterableDataset(Dataset):
 
 
 class TensorDataset(Dataset):
-    """The rows of tensors of equal length: sample `i` is the tuple of their `i`-th entries. ValueError for other lengths.
+    """The rows of tensors of equal length: sample `i` is the tuple of their `i`-th entries. ValueError for other
+    lengths.
 
     >>> import stowgrad as torch
     >>> data = TensorDataset(torch.arange(3), torch.tensor([0.5, 1.5, 2.5]))
@@ -147,7 +148,8 @@ class Subset(Dataset):
 
 
 def random_split(dataset, lengths, generator=None) -> list:
-    """Subsets of these lengths, or of these fractions of the whole, drawn without overlap. ValueError if they do not add up.
+    """Subsets of these lengths, or of these fractions of the whole, drawn without overlap. ValueError if they do not
+    add up.
 
     >>> import stowgrad as torch
     >>> parts = random_split(range(10), [0.7, 0.3], torch.Generator().manual_seed(0))

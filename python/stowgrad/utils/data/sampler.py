@@ -46,7 +46,9 @@ class SequentialSampler(Sampler):
 
 
 class RandomSampler(Sampler):
-    """All indices in random order, or `num_samples` of them, with `replacement` if asked; seeded from the process's generator if none is given."""
+    """All indices in random order, or `num_samples` of them, with `replacement` if asked; seeded from the process's
+    generator if none is given.
+    """
 
     def __init__(self, data_source, replacement: bool = False, num_samples: int | None = None, generator=None) -> None:
         self.data_source = data_source
@@ -109,7 +111,8 @@ class WeightedRandomSampler(Sampler):
         weights = _C.as_tensor(weights, dtype=_C.float64)
         if weights.dim() != 1:
             raise ValueError(
-                f"WeightedRandomSampler: weights should be a 1d sequence, but given weights have shape {tuple(weights.shape)}"
+                "WeightedRandomSampler: weights should be a 1d sequence, but given weights have shape "
+                f"{tuple(weights.shape)}"
             )
         self.weights = weights
         self.num_samples = num_samples
