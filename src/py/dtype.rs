@@ -84,7 +84,9 @@ impl PyDevice {
     pub fn check(&self) -> Result<()> {
         match self.kind {
             "cpu" => Ok(()),
-            "cuda" => bail!(Runtime, "device '{self}': no CUDA support is built in, and torch is not installed to lend its own; use device='cpu'"),
+            "cuda" => {
+                bail!(Runtime, "device '{self}': no CUDA support is built in, and torch is not installed to lend its own; use device='cpu'")
+            }
             _ => bail!(Runtime, "device '{self}' is not supported; use device='cpu'"),
         }
     }
@@ -360,7 +362,14 @@ pub fn install(m: &Bound<'_, PyModule>) -> PyResult<()> {
     for d in DType::ALL {
         m.add(d.name(), PyDType::get(m.py(), d))?;
     }
-    for (short, d) in [("half", DType::Float16), ("float", DType::Float32), ("double", DType::Float64), ("short", DType::Int16), ("int", DType::Int32), ("long", DType::Int64)] {
+    for (short, d) in [
+        ("half", DType::Float16),
+        ("float", DType::Float32),
+        ("double", DType::Float64),
+        ("short", DType::Int16),
+        ("int", DType::Int32),
+        ("long", DType::Int64),
+    ] {
         m.add(short, PyDType::get(m.py(), d))?;
     }
     m.add_class::<PyDType>()?;

@@ -2,10 +2,12 @@
 //! the classes that are more than ops.
 pub mod arg;
 pub mod call;
+pub mod cast;
 pub mod convert;
 pub mod dtype;
 pub mod entry;
 pub mod keeper;
+pub mod literal;
 pub mod ret;
 pub mod size;
 pub mod special;
@@ -52,6 +54,7 @@ mod _C {
     fn init(m: &Bound<'_, PyModule>) -> PyResult<()> {
         call::install(m)?;
         dtype::install(m)?;
+        convert::install(m)?;
         Ok(())
     }
 }

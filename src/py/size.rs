@@ -4,7 +4,7 @@
 #![allow(unsafe_code)]
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyTypeError;
-use pyo3::ffi::{self, PyObject, PyTypeObject, Py_ssize_t};
+use pyo3::ffi::{self, Py_ssize_t, PyObject, PyTypeObject};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyTuple, PyType};
@@ -188,7 +188,11 @@ unsafe extern "C" fn reduce(this: *mut PyObject, _: *mut PyObject) -> *mut PyObj
     unsafe {
         let py = Python::assume_attached();
         let items = Borrowed::from_ptr(py, this).cast_unchecked::<PyTuple>();
-        give(py, PyTuple::new(py, items.iter_borrowed()).and_then(|plain| Ok((Borrowed::from_ptr(py, this).get_type(), (plain,)).into_pyobject(py)?)))
+        give(
+            py,
+            PyTuple::new(py, items.iter_borrowed())
+                .and_then(|plain| Ok((Borrowed::from_ptr(py, this).get_type(), (plain,)).into_pyobject(py)?)),
+        )
     }
 }
 /// A result as an owned reference; an error is set and gives null.
