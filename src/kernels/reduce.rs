@@ -574,7 +574,7 @@ pub fn any(a: &Array, axes: Axes<'_>, keepdim: bool) -> Result<Array> {
 }
 pub fn all(a: &Array, axes: Axes<'_>, keepdim: bool) -> Result<Array> {
     for_compute!(a.dtype, T => fold::<T>(a, axes, keepdim, truth_dtype(a), &over(Least, NonZero), &|v| {
-        v.iter_mut().for_each(|v| *v = Element::of(Scalar::Bool(*v != Default::default())))
+        v.iter_mut().for_each(|v| *v = Element::of(Scalar::Bool(!v.scalar().is_zero())))
     }))
 }
 /// Smallest and largest in one pass over the memory, over one dim or all.

@@ -1,6 +1,6 @@
 //! How a Python value becomes a typed Rust argument, and what each type is called in messages and stubs. A new argument type: one impl here.
 use super::call::{Look, Values};
-use super::dtype::PyDType;
+use super::dtype::{PyDType, PyDevice, PyLayout, PyMemoryFormat};
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, err};
 use crate::layout::{Dims, Geometry};
@@ -17,7 +17,7 @@ pub struct Kind {
     pub hint: &'static str,
     pub varargs: bool,
 }
-const fn kind(shown: &'static str, hint: &'static str) -> Kind {
+pub const fn kind(shown: &'static str, hint: &'static str) -> Kind {
     Kind { shown, hint, varargs: false }
 }
 pub const TENSOR: Kind = kind("Tensor", "Tensor");
@@ -242,10 +242,22 @@ impl<'py> FromArg<'py> for DType {
 impl<'py> FromArg<'py> for String {
     const KIND: Kind = kind("str", "str");
     fn from_arg(v: Values<'py>) -> Result<Self, Refused> {
-        match v.one().cast::<PyString>() {
-            Ok(s) => Ok(s.to_str()?.to_owned()),
-            Err(_) => Err(Refused::Type),
+        let v = v.one();
+        if let Ok(s) = v.cast::<PyString>() {
+            Ok(s.to_str()?.to_owned())
+        } else if let Ok(f) = v.cast::<PyMemoryFormat>() {
+            Ok(f.get().0.to_owned())
+        } else if let Ok(l) = v.cast::<PyLayout>() {
+            Ok(l.get().0.to_owned())
+        } else {
+            Err(Refused::Type)
         }
+    }
+}
+impl<'py> FromArg<'py> for PyDevice {
+    const KIND: Kind = kind("torch.device", "device | str | int");
+    fn from_arg(v: Values<'py>) -> Result<Self, Refused> {
+        PyDevice::of(v.one()).ok_or(Refused::Type)?.map_err(Refused::Error)
     }
 }
 impl<'py, T: FromArg<'py>> FromArg<'py> for Option<T> {

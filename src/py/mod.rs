@@ -3,6 +3,7 @@
 pub mod arg;
 pub mod attributes;
 pub mod call;
+pub mod cast;
 pub mod convert;
 pub mod dtype;
 pub mod entry;
@@ -12,7 +13,9 @@ pub mod graph;
 pub mod hooks;
 pub mod keeper;
 pub mod node;
+pub mod literal;
 pub mod ret;
+pub mod size;
 pub mod special;
 pub mod tensor;
 
@@ -61,6 +64,7 @@ mod _C {
         node::install(m)?;
         graph::install(m)?;
         function::install(m)?;
+        convert::install(m)?;
         Ok(())
     }
 }

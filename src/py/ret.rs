@@ -1,5 +1,6 @@
 //! What an op may return to Python, and how each kind of result becomes an object.
-use super::dtype::{PyDType, size};
+use super::dtype::PyDType;
+use super::size::new_size;
 use super::tensor::wrap;
 use crate::dtype::{DType, Scalar};
 use crate::layout::Dims;
@@ -57,7 +58,7 @@ impl Ret {
             Ret::List(v) => v.into_iter().map(|r| r.wrap(py)).collect::<PyResult<Vec<_>>>()?.into_bound_py_any(py)?,
             Ret::Number(s) => number(py, s)?,
             Ret::DType(d) => PyDType::get(py, d).into_any(),
-            Ret::Size(s) => size(py, &s)?,
+            Ret::Size(s) => new_size(py, s.len(), |i| s[i])?,
             Ret::Text(s) => s.into_bound_py_any(py)?,
             Ret::Object(o) => o.into_bound(py),
         })

@@ -107,7 +107,7 @@ def _same_size(input: Tensor, target: Tensor, loss: str) -> tuple[Tensor, Tensor
         "This will likely lead to incorrect results due to broadcasting. Please ensure they have the same size.",
         stacklevel=3,
     )
-    return _C.broadcast_tensors(input, target)
+    return stowgrad.broadcast_tensors(input, target)
 
 
 def _weighted(loss: Tensor, weight: Tensor, input: Tensor, reduction: str) -> Tensor:
@@ -370,7 +370,7 @@ def dropout3d(input: Tensor, p: float = 0.5, training: bool = True, inplace: boo
 @stowgrad.no_grad()
 def _no_grad_embedding_renorm_(weight: Tensor, input: Tensor, max_norm: float, norm_type: float) -> Tensor:
     """Scales, in place, the rows of `weight` that `input` names and that are longer than `max_norm`."""
-    rows = _C.unique(input.reshape(-1))
+    rows = stowgrad.unique(input.reshape(-1))
     values = weight[rows]
     norms = _C.norm(values, norm_type, 1, True)
     weight[rows] = _C.where(norms > max_norm, values * (max_norm / (norms + 1e-7)), values)
@@ -776,7 +776,7 @@ def binary_cross_entropy(
             "Please ensure they have the same size."
         )
     if weight is not None and weight.shape != target.shape:
-        weight = weight.expand(_C.broadcast_shapes(weight.shape, target.shape))
+        weight = weight.expand(stowgrad.broadcast_shapes(weight.shape, target.shape))
     return _nn.binary_cross_entropy(input, target, weight, kind)
 
 
@@ -1088,7 +1088,7 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
     [-1.0]
     """
     if x1.shape != x2.shape:
-        x1, x2 = _C.broadcast_tensors(x1, x2)
+        x1, x2 = stowgrad.broadcast_tensors(x1, x2)
 
     def length(x: Tensor) -> Tensor:
         norm = x.norm(2, dim, True).clone()

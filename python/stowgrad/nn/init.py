@@ -119,7 +119,9 @@ def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Any 
 def trunc_normal_(
     tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0, generator: Any = None
 ) -> Tensor:
-    """Fills with normal numbers conditioned on lying in [a, b], by the inverse of the distribution function."""
+    """Fills with normal numbers conditioned on lying in [a, b], by rejection: of normal numbers, or where few would fall in
+    the interval, of even ones.
+    """
     if mean < a - 2 * std or mean > b + 2 * std:
         warnings.warn(
             f"mean is more than 2 std from [a, b] in nn.init.trunc_normal_: mean {mean}, std {std}, a {a}, b {b}; "
@@ -128,14 +130,30 @@ def trunc_normal_(
         )
 
     def below(x: float) -> float:
-        return (1.0 + math.erf(x / math.sqrt(2.0))) / 2.0
+        return (1.0 + math.erf((x - mean) / std / math.sqrt(2.0))) / 2.0
 
-    low, high = below((a - mean) / std), below((b - mean) / std)
-    tensor.uniform_(2 * low - 1, 2 * high - 1, generator=generator)
-    tensor.erfinv_()
-    tensor.mul_(std * math.sqrt(2.0))
-    tensor.add_(mean)
-    return tensor.clamp_(min=a, max=b)
+    if below(b) - below(a) > 0.3:
+        # Bounds as the dtype holds them: what rounds onto a bound is inside.
+        low, high = _C.tensor([a, b], dtype=tensor.dtype).tolist()
+
+        def draw() -> tuple[Tensor, Tensor]:
+            drawn = _C.empty_like(tensor).normal_(mean, std, generator=generator)
+            return drawn, (drawn < low) | (drawn > high)
+    else:
+        peak = -0.5 * ((max(a, min(mean, b)) - mean) / std) ** 2
+
+        def draw() -> tuple[Tensor, Tensor]:
+            drawn = _C.empty_like(tensor).uniform_(a, b, generator=generator)
+            log_density = drawn.sub(mean).div_(std).pow_(2).mul_(-0.5).sub_(peak)
+            return drawn, _C.empty_like(tensor).uniform_(generator=generator).log_() > log_density
+
+    # Every round draws for every element, so that the numbers of a seed do not depend on which were refused.
+    kept, refused = draw()
+    while refused.any():
+        drawn, again = draw()
+        kept = _C.where(refused, drawn, kept)
+        refused = refused & again
+    return tensor.copy_(kept)
 
 
 @_without_grad

@@ -71,10 +71,11 @@ _HOOK_TABLES = (
 
 
 def _with_hooks(step: Callable) -> Callable:
-    """A `step` that runs the hooks around itself."""
+    """A `step` that runs the hooks around itself. The arguments that hooks see begin with the optimizer, as in torch."""
 
     @functools.wraps(step)
-    def stepped(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
+    def stepped(*args: Any, **kwargs: Any) -> Any:
+        self = args[0]
         self._opt_called = True
         if self._optimizer_step_pre_hooks or _global_optimizer_pre_hooks:
             for hook in (*_global_optimizer_pre_hooks.values(), *self._optimizer_step_pre_hooks.values()):
@@ -86,7 +87,7 @@ def _with_hooks(step: Callable) -> Callable:
                         f"step pre-hook {hook!r} must return None or a tuple of (new_args, new_kwargs), but got {given!r}."
                     )
                 args, kwargs = given
-        out = step(self, *args, **kwargs)
+        out = step(*args, **kwargs)
         if self._optimizer_step_post_hooks or _global_optimizer_post_hooks:
             for hook in (*self._optimizer_step_post_hooks.values(), *_global_optimizer_post_hooks.values()):
                 hook(self, args, kwargs)
@@ -384,10 +385,14 @@ class PerParameter(Optimizer):
     """An optimizer whose rule looks at one parameter at a time.
 
     A subclass defines `_rule(group)`: a function of (param, grad, state) that reads the group's options once and moves the parameter.
-    `grad` has its sign turned when the group maximizes.
+    `grad` has its sign turned when the group maximizes, unless the rule does that itself (`_turns_sign` False). A group that needs no
+    memory (`_remembers`) has None for its state, so that nothing of it stands in the state dictionary.
     """
 
     _turns_sign = True
+
+    def _remembers(self, group: dict[str, Any]) -> bool:
+        return True
 
     def _rule(self, group: dict[str, Any]) -> Callable[[Tensor, Tensor, dict[str, Any]], None]:
         raise NotImplementedError
@@ -405,10 +410,11 @@ class PerParameter(Optimizer):
             for group in self.param_groups:
                 rule = self._rule(group)
                 turn = self._turns_sign and group.get("maximize", False)
+                remembers = self._remembers(group)
                 for param in group["params"]:
                     grad = param.grad
                     if grad is not None:
-                        rule(param, -grad if turn else grad, remembered[param])
+                        rule(param, -grad if turn else grad, remembered[param] if remembers else None)
         finally:
             _C._set_grad_enabled(recording)
         return loss

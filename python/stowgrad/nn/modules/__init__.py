@@ -67,7 +67,7 @@ from stowgrad.nn.modules.loss import (
     TripletMarginWithDistanceLoss,
 )
 from stowgrad.nn.modules.module import Module
-from stowgrad.nn.modules.normalization import CrossMapLRN2d, GroupNorm, LayerNorm, LocalResponseNorm, RMSNorm
+from stowgrad.nn.modules.normalization import GroupNorm, LayerNorm, LocalResponseNorm, RMSNorm
 from stowgrad.nn.modules.padding import (
     CircularPad1d,
     CircularPad2d,
@@ -156,7 +156,6 @@ __all__ = [
     "CosineEmbeddingLoss",
     "CosineSimilarity",
     "CrossEntropyLoss",
-    "CrossMapLRN2d",
     "Dropout",
     "Dropout1d",
     "Dropout2d",

@@ -111,7 +111,7 @@ class RReLU(Module):
 
 
 class Hardtanh(Module):
-    """The input clipped to [min_val, max_val]. ValueError unless min_val < max_val."""
+    """The input clipped to [min_val, max_val]. AssertionError unless min_val < max_val."""
 
     __constants__ = ["min_val", "max_val", "inplace"]
 
@@ -134,7 +134,7 @@ class Hardtanh(Module):
         self.max_val = max_val
         self.inplace = inplace
         if not self.max_val > self.min_val:
-            raise ValueError(f"max_val must be larger than min_val; got {max_val} and {min_val}")
+            raise AssertionError(f"max_val must be larger than min_val; got {max_val} and {min_val}")
 
     def forward(self, input: Tensor) -> Tensor:
         return F.hardtanh(input, self.min_val, self.max_val, self.inplace)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from stowgrad import _C
 from stowgrad.nn import _reduction as _Reduction
 from stowgrad.nn import functional as F
+from stowgrad.nn.modules.distance import PairwiseDistance
 from stowgrad.nn.modules.module import Module
 
 TYPE_CHECKING = False
@@ -418,7 +419,7 @@ class TripletMarginWithDistanceLoss(_Loss):
         super().__init__(None, None, reduction)
         if margin <= 0:
             raise ValueError(f"TripletMarginWithDistanceLoss: expected margin to be greater than 0, got {margin} instead")
-        self.distance_function = distance_function if distance_function is not None else F.pairwise_distance
+        self.distance_function = distance_function if distance_function is not None else PairwiseDistance()
         self.margin = margin
         self.swap = swap
 
