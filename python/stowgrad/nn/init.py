@@ -1,9 +1,10 @@
 """Filling parameters before training.
 
-What is known here: shapes and random fills. Invariants: every function writes in place under no_grad and gives the tensor
-back; it draws in torch's order, so that a seed gives torch's numbers.
+What is known here: shapes and random fills. Invariants: every function writes in place under no_grad and gives the
+tensor back; it draws in torch's order, so that a seed gives torch's numbers.
 
-Sources: Glorot and Bengio 2010 (xavier), He et al. 2015 (kaiming), Saxe et al. 2013 (orthogonal), Martens 2010 (sparse).
+Sources: Glorot and Bengio 2010 (xavier), He et al. 2015 (kaiming), Saxe et al. 2013 (orthogonal), Martens 2010
+(sparse).
 """
 
 from __future__ import annotations
@@ -119,8 +120,8 @@ def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Any 
 def trunc_normal_(
     tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0, generator: Any = None
 ) -> Tensor:
-    """Fills with normal numbers conditioned on lying in [a, b], by rejection: of normal numbers, or where few would fall in
-    the interval, of even ones.
+    """Fills with normal numbers conditioned on lying in [a, b], by rejection: of normal numbers, or where few would
+    fall in the interval, of even ones.
     """
     if mean < a - 2 * std or mean > b + 2 * std:
         warnings.warn(
@@ -224,7 +225,9 @@ def _kaiming_std(tensor: Tensor, a: float, mode: str, nonlinearity: str) -> floa
 def kaiming_uniform_(
     tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu", generator: Any = None
 ) -> Tensor:
-    """Fills evenly from [-b, b), b = gain * sqrt(3 / fan). A weight without elements is left as it is, with a warning."""
+    """Fills evenly from [-b, b), b = gain * sqrt(3 / fan). A weight without elements is left as it is, with a
+    warning.
+    """
     if 0 in tensor.shape:
         warnings.warn("Initializing zero-element tensors is a no-op", stacklevel=3)
         return tensor

@@ -1,8 +1,8 @@
 """Schedules: what the learning rate of every group is, epoch by epoch.
 
-What is known here: groups of an optimizer and their "lr". Invariants: making a schedule sets the rate of epoch 0; `step()` moves one
-epoch on; where a rule is chainable it computes the new rate from the present one, so that schedules act together, and a rule with a
-closed form gives the same rate from the epoch alone.
+What is known here: groups of an optimizer and their "lr". Invariants: making a schedule sets the rate of epoch 0;
+`step()` moves one epoch on; where a rule is chainable it computes the new rate from the present one, so that schedules
+act together, and a rule with a closed form gives the same rate from the epoch alone.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ def _for_groups(given: Any, optimizer: Optimizer, name: str) -> list[Any]:
 class LRScheduler:
     """Base class of schedules: a subclass defines `get_lr`, the rates of the groups at `last_epoch`.
 
-    `last_epoch` other than -1 resumes: the groups must then hold "initial_lr" (KeyError). TypeError for what is no Optimizer.
+    `last_epoch` other than -1 resumes: the groups must then hold "initial_lr" (KeyError). TypeError for what is no
+    Optimizer.
     """
 
     _get_lr_called_within_step = False
@@ -116,7 +117,8 @@ class LRScheduler:
         """Moves one epoch on, or to `epoch`, and sets the rates."""
         if self._step_count == 1 and not getattr(self.optimizer, "_opt_called", False):
             warnings.warn(
-                "Detected call of `lr_scheduler.step()` before `optimizer.step()`. You should call them in the opposite order: "
+                "Detected call of `lr_scheduler.step()` before `optimizer.step()`. You should call them "
+                "in the opposite order: "
                 "`optimizer.step()` before `lr_scheduler.step()`, or the first rate of the schedule is never used.",
                 stacklevel=2,
             )
@@ -128,7 +130,8 @@ class LRScheduler:
                 rates = self.get_lr()
             else:
                 warnings.warn(
-                    "The epoch parameter in `scheduler.step()` was not necessary and is being deprecated where possible. "
+                    "The epoch parameter in `scheduler.step()` was not necessary and is being deprecated "
+                    "where possible. "
                     "Please use `scheduler.step()` to step the scheduler.",
                     stacklevel=2,
                 )
@@ -137,7 +140,7 @@ class LRScheduler:
                 rates = self.get_lr() if closed is None else closed()
         finally:
             self._get_lr_called_within_step = False
-        for group, rate in zip(self.optimizer.param_groups, rates):
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=False):
             _set(group, "lr", rate)
         self._last_lr = [_copied(group["lr"]) for group in self.optimizer.param_groups]
 
@@ -178,7 +181,7 @@ class _ByLambda(LRScheduler):
         state = dict(state_dict)
         attributes = state.pop("lr_lambdas")
         self.__dict__.update(state)
-        for fn, found in zip(self.lr_lambdas, attributes):
+        for fn, found in zip(self.lr_lambdas, attributes, strict=False):
             if found is not None:
                 fn.__dict__.update(found)
 
@@ -197,7 +200,7 @@ class LambdaLR(_ByLambda):
 
     def get_lr(self) -> list[Any]:
         self._warn_get_lr_called_within_step()
-        return [base * fn(self.last_epoch) for fn, base in zip(self.lr_lambdas, self.base_lrs)]
+        return [base * fn(self.last_epoch) for fn, base in zip(self.lr_lambdas, self.base_lrs, strict=False)]
 
 
 class MultiplicativeLR(_ByLambda):
@@ -207,7 +210,10 @@ class MultiplicativeLR(_ByLambda):
         self._warn_get_lr_called_within_step()
         if self.last_epoch <= 0:
             return self._present()
-        return [group["lr"] * fn(self.last_epoch) for fn, group in zip(self.lr_lambdas, self.optimizer.param_groups)]
+        return [
+            group["lr"] * fn(self.last_epoch)
+            for fn, group in zip(self.lr_lambdas, self.optimizer.param_groups, strict=False)
+        ]
 
 
 class StepLR(LRScheduler):
@@ -290,7 +296,8 @@ class LinearLR(LRScheduler):
     ) -> None:
         if start_factor > 1.0 or start_factor <= 0:
             raise ValueError(
-                f"Starting multiplicative factor expected to be greater than 0 and less or equal to 1; got {start_factor}"
+                "Starting multiplicative factor expected to be greater than 0 and less or equal to 1; "
+                f"got {start_factor}"
             )
         if end_factor > 1.0 or end_factor < 0:
             raise ValueError(f"Ending multiplicative factor expected to be between 0 and 1; got {end_factor}")
@@ -300,7 +307,9 @@ class LinearLR(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def _factor(self, epoch: int) -> float:
-        return self.start_factor + (self.end_factor - self.start_factor) * min(self.total_iters, epoch) / self.total_iters
+        return (
+            self.start_factor + (self.end_factor - self.start_factor) * min(self.total_iters, epoch) / self.total_iters
+        )
 
     def get_lr(self) -> list[Any]:
         self._warn_get_lr_called_within_step()
@@ -353,7 +362,9 @@ class PolynomialLR(LRScheduler):
 
 
 class CosineAnnealingLR(LRScheduler):
-    """From the initial lr to `eta_min` along half a cosine of `T_max` epochs, and back. Source: Loshchilov and Hutter 2016."""
+    """From the initial lr to `eta_min` along half a cosine of `T_max` epochs, and back. Source: Loshchilov and Hutter
+    2016.
+    """
 
     def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0, last_epoch: int = -1) -> None:
         self.T_max = T_max
@@ -372,7 +383,7 @@ class CosineAnnealingLR(LRScheduler):
             rise = (1 - math.cos(math.pi / half)) / 2
             return [
                 group["lr"] + (base - self.eta_min) * rise
-                for base, group in zip(self.base_lrs, self.optimizer.param_groups)
+                for base, group in zip(self.base_lrs, self.optimizer.param_groups, strict=False)
             ]
         ratio = (1 + math.cos(math.pi * epoch / half)) / (1 + math.cos(math.pi * (epoch - 1) / half))
         return [ratio * (group["lr"] - self.eta_min) + self.eta_min for group in self.optimizer.param_groups]
@@ -383,7 +394,8 @@ class CosineAnnealingLR(LRScheduler):
 
 
 class CosineAnnealingWarmRestarts(LRScheduler):
-    """From the initial lr to `eta_min` along half a cosine, then anew: the first run takes `T_0` epochs, each next `T_mult` times more.
+    """From the initial lr to `eta_min` along half a cosine, then anew: the first run takes `T_0` epochs, each next
+    `T_mult` times more.
 
     ValueError unless T_0 and T_mult are positive ints. Source: Loshchilov and Hutter 2016.
     """
@@ -437,7 +449,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
             rates = self.get_lr()
         finally:
             self._get_lr_called_within_step = False
-        for group, rate in zip(self.optimizer.param_groups, rates):
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=False):
             _set(group, "lr", rate)
         self._last_lr = self._present()
 
@@ -445,7 +457,8 @@ class CosineAnnealingWarmRestarts(LRScheduler):
 class SequentialLR(LRScheduler):
     """One schedule after another: the next begins at each of the epochs `milestones`, at its own epoch 0.
 
-    ValueError when the numbers do not fit or a schedule belongs to another optimizer; TypeError for one that takes measurements.
+    ValueError when the numbers do not fit or a schedule belongs to another optimizer; TypeError for one that takes
+    measurements.
     """
 
     def __init__(
@@ -458,15 +471,18 @@ class SequentialLR(LRScheduler):
                 raise TypeError(f"{type(self).__name__} at index {i} should have `optimizer` as its attribute.")
             if isinstance(scheduler, ReduceLROnPlateau):
                 raise ValueError(
-                    f"{type(self).__name__} does not support `ReduceLROnPlateau` scheduler as it requires additional kwargs "
+                    f"{type(self).__name__} does not support `ReduceLROnPlateau` scheduler as it requires "
+                    "additional kwargs "
                     f"to be specified when calling `step`, but got one at index {i} in the given schedulers sequence."
                 )
             if optimizer is not scheduler.optimizer:
                 raise ValueError(f"{type(self).__name__}: the scheduler at index {i} belongs to another optimizer")
         if len(milestones) != len(schedulers) - 1:
             raise ValueError(
-                "Sequential Schedulers expects number of schedulers provided to be one more than the number of milestone "
-                f"points, but got number of schedulers {len(schedulers)} and the number of milestones to be {len(milestones)}"
+                "Sequential Schedulers expects number of schedulers provided to be one more than the "
+                "number of milestone "
+                f"points, but got number of schedulers {len(schedulers)} and the number of milestones "
+                f"to be {len(milestones)}"
             )
         self._schedulers = schedulers
         self._milestones = milestones
@@ -502,7 +518,7 @@ class SequentialLR(LRScheduler):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes over what `state_dict` gave."""
         state = dict(state_dict)
-        for scheduler, found in zip(self._schedulers, state.pop("_schedulers")):
+        for scheduler, found in zip(self._schedulers, state.pop("_schedulers"), strict=False):
             scheduler.load_state_dict(found)
         self.__dict__.update(state)
 
@@ -512,14 +528,17 @@ class ChainedScheduler(LRScheduler):
 
     def __init__(self, schedulers: Sequence[LRScheduler], optimizer: Optimizer | None = None) -> None:
         if len(schedulers) < 1:
-            raise ValueError(f"{type(self).__name__} expects at least one scheduler to be chained, but got no scheduler.")
+            raise ValueError(
+                f"{type(self).__name__} expects at least one scheduler to be chained, but got no scheduler."
+            )
         optimizer = optimizer or schedulers[0].optimizer
         for i, scheduler in enumerate(schedulers):
             if not hasattr(scheduler, "optimizer"):
                 raise TypeError(f"{type(self).__name__} at index {i} should have `optimizer` as its attribute.")
             if isinstance(scheduler, ReduceLROnPlateau):
                 raise ValueError(
-                    f"{type(self).__name__} does not support `ReduceLROnPlateau` scheduler as it requires additional kwargs "
+                    f"{type(self).__name__} does not support `ReduceLROnPlateau` scheduler as it requires "
+                    "additional kwargs "
                     f"to be specified when calling `step`, but got one at index {i} in the given schedulers sequence."
                 )
             if optimizer is not scheduler.optimizer:
@@ -543,7 +562,7 @@ class ChainedScheduler(LRScheduler):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes over what `state_dict` gave."""
         state = dict(state_dict)
-        for scheduler, found in zip(self._schedulers, state.pop("_schedulers")):
+        for scheduler, found in zip(self._schedulers, state.pop("_schedulers"), strict=False):
             scheduler.load_state_dict(found)
         self.__dict__.update(state)
 
@@ -551,9 +570,9 @@ class ChainedScheduler(LRScheduler):
 class ReduceLROnPlateau(LRScheduler):
     """The lr times `factor` when a measurement has not improved for more than `patience` epochs.
 
-    `step(metrics)` takes the measurement; "min" wants it small, "max" large, by more than `threshold`, relative ("rel") or not ("abs");
-    after a reduction `cooldown` epochs are not counted; the lr stays at least `min_lr` and changes by more than `eps`.
-    ValueError for a factor of 1 or more, an unknown mode, or as many min_lr as there are not groups.
+    `step(metrics)` takes the measurement; "min" wants it small, "max" large, by more than `threshold`, relative ("rel")
+    or not ("abs"); after a reduction `cooldown` epochs are not counted; the lr stays at least `min_lr` and changes by
+    more than `eps`. ValueError for a factor of 1 or more, an unknown mode, or as many min_lr as there are not groups.
     """
 
     def __init__(
@@ -606,9 +625,9 @@ class ReduceLROnPlateau(LRScheduler):
 
     def is_better(self, a: float, best: float) -> bool:
         """Whether `a` improves on `best` by more than the threshold."""
-        sign = -1 if self.mode == "min" else 1
-        margin = self.threshold * best if self.threshold_mode == "rel" else self.threshold
-        return a < best + sign * margin if self.mode == "min" else a > best + sign * margin
+        margin = self.threshold if self.mode == "max" else -self.threshold
+        bound = best * (1.0 + margin) if self.threshold_mode == "rel" else best + margin
+        return a > bound if self.mode == "max" else a < bound
 
     def step(self, metrics: Any, epoch: int | None = None) -> None:  # type: ignore[override]
         """Looks at a measurement, and reduces the rates if it is time."""
@@ -635,12 +654,14 @@ class ReduceLROnPlateau(LRScheduler):
         if missing:
             if self.default_min_lr is None:
                 raise RuntimeError(
-                    f"The number of param groups in the `optimizer` ({len(self.optimizer.param_groups)}) differs from when "
-                    f"`ReduceLROnPlateau` was initialized ({len(self.min_lrs)}), usually due to a new param group being added: "
+                    f"The number of param groups in the `optimizer` ({len(self.optimizer.param_groups)}) "
+                    "differs from when "
+                    f"`ReduceLROnPlateau` was initialized ({len(self.min_lrs)}), usually due to a new "
+                    "param group being added: "
                     "set `min_lrs` to one value for each"
                 )
             self.min_lrs = [self.default_min_lr] * len(self.optimizer.param_groups)
-        for group, least in zip(self.optimizer.param_groups, self.min_lrs):
+        for group, least in zip(self.optimizer.param_groups, self.min_lrs, strict=False):
             old = float(group["lr"])
             new = max(old * self.factor, least)
             if old - new > self.eps:
@@ -650,8 +671,9 @@ class ReduceLROnPlateau(LRScheduler):
 class CyclicLR(LRScheduler):
     """Between `base_lr` and `max_lr`, up over `step_size_up` steps and down over `step_size_down`, again and again.
 
-    The height is full ("triangular"), halved each cycle ("triangular2"), or times gamma**step ("exp_range"), or by `scale_fn`. With
-    cycle_momentum the momentum goes the other way: ValueError for an optimizer without one. Source: Smith 2015.
+    The height is full ("triangular"), halved each cycle ("triangular2"), or times gamma**step ("exp_range"), or by
+    `scale_fn`. With cycle_momentum the momentum goes the other way: ValueError for an optimizer without one. Source:
+    Smith 2015.
     """
 
     def __init__(
@@ -675,7 +697,7 @@ class CyclicLR(LRScheduler):
         self.optimizer = optimizer
         base_lrs = _for_groups(base_lr, optimizer, "base_lr")
         if last_epoch == -1:
-            for rate, group in zip(base_lrs, optimizer.param_groups):
+            for rate, group in zip(base_lrs, optimizer.param_groups, strict=False):
                 _set(group, "lr", rate)
         self.max_lrs = _for_groups(max_lr, optimizer, "max_lr")
         up = float(step_size_up)
@@ -699,7 +721,9 @@ class CyclicLR(LRScheduler):
             self.base_momentums = _for_groups(base_momentum, optimizer, "base_momentum")
             self.max_momentums = _for_groups(max_momentum, optimizer, "max_momentum")
             if last_epoch == -1:
-                for most, least, group in zip(self.max_momentums, self.base_momentums, optimizer.param_groups):
+                for most, least, group in zip(
+                    self.max_momentums, self.base_momentums, optimizer.param_groups, strict=False
+                ):
                     if self.use_beta1:
                         group["betas"] = (most, *group["betas"][1:])
                     else:
@@ -723,13 +747,15 @@ class CyclicLR(LRScheduler):
         part = x / self.step_ratio if x <= self.step_ratio else (x - 1) / (self.step_ratio - 1)
         height = part * self.scale_fn(cycle if self.scale_mode == "cycle" else self.last_epoch)
         if self.cycle_momentum:
-            for least, most, group in zip(self.base_momentums, self.max_momentums, self.optimizer.param_groups):
+            for least, most, group in zip(
+                self.base_momentums, self.max_momentums, self.optimizer.param_groups, strict=False
+            ):
                 momentum = most - (most - least) * height
                 if self.use_beta1:
                     group["betas"] = (momentum, *group["betas"][1:])
                 else:
                     group["momentum"] = momentum
-        return [base + (most - base) * height for base, most in zip(self.base_lrs, self.max_lrs)]
+        return [base + (most - base) * height for base, most in zip(self.base_lrs, self.max_lrs, strict=False)]
 
     def state_dict(self) -> dict[str, Any]:
         """Everything but the optimizer; of a scale_fn only an object's attributes are kept."""
@@ -756,10 +782,12 @@ def _along_line(start: float, end: float, part: float) -> float:
 
 
 class OneCycleLR(LRScheduler):
-    """From max_lr / div_factor up to `max_lr` in the first `pct_start` of all steps, then down to 1 / final_div_factor of where it began.
+    """From max_lr / div_factor up to `max_lr` in the first `pct_start` of all steps, then down to 1 / final_div_factor
+    of where it began.
 
-    The number of steps is total_steps, or epochs * steps_per_epoch. three_phase comes down to where it began first. With cycle_momentum
-    the momentum goes the other way. ValueError for numbers that do not fit, and after the last step. Source: Smith and Topin 2017.
+    The number of steps is total_steps, or epochs * steps_per_epoch. three_phase comes down to where it began first.
+    With cycle_momentum the momentum goes the other way. ValueError for numbers that do not fit, and after the last
+    step. Source: Smith and Topin 2017.
     """
 
     def __init__(
@@ -813,12 +841,12 @@ class OneCycleLR(LRScheduler):
                 (self.total_steps - 1, "max_lr", "min_lr", "base_momentum", "max_momentum"),
             ]
         keys = ("end_step", "start_lr", "end_lr", "start_momentum", "end_momentum")
-        self._schedule_phases = [dict(zip(keys, leg)) for leg in legs]
+        self._schedule_phases = [dict(zip(keys, leg, strict=False)) for leg in legs]
         most = _for_groups(max_lr, optimizer, "max_lr")
         if last_epoch == -1:
-            for rate, group in zip(most, optimizer.param_groups):
+            for rate, group in zip(most, optimizer.param_groups, strict=False):
                 start = rate / div_factor
-                group.update(zip(names, (start, rate, start / final_div_factor)))
+                group.update(zip(names, (start, rate, start / final_div_factor), strict=False))
         self.cycle_momentum = cycle_momentum
         if cycle_momentum:
             if "momentum" not in optimizer.defaults and "betas" not in optimizer.defaults:
@@ -830,12 +858,12 @@ class OneCycleLR(LRScheduler):
             lows = _for_groups(base_momentum, optimizer, "base_momentum")
             highs = _for_groups(max_momentum, optimizer, "max_momentum")
             if last_epoch == -1:
-                for low, high, group in zip(lows, highs, optimizer.param_groups):
+                for low, high, group in zip(lows, highs, optimizer.param_groups, strict=False):
                     if self.use_beta1:
                         group["betas"] = (high, *group["betas"][1:])
                     else:
                         group["momentum"] = high
-                    group.update(zip(ways, (low, high)))
+                    group.update(zip(ways, (low, high), strict=False))
         super().__init__(optimizer, last_epoch)
 
     def _anneal_func(self, start: float, end: float, part: float) -> float:

@@ -22,8 +22,8 @@ _FUSED_DTYPES = (_C.float32, _C.float64)
 class SGD(PerParameter):
     """param -= lr * buf, where buf = momentum * buf + (1 - dampening) * grad, and buf starts as the first gradient.
 
-    weight_decay adds weight_decay * param to the gradient; nesterov looks one step ahead; maximize goes uphill. ValueError for a
-    negative option, or nesterov without momentum or with dampening.
+    weight_decay adds weight_decay * param to the gradient; nesterov looks one step ahead; maximize goes uphill.
+    ValueError for a negative option, or nesterov without momentum or with dampening.
 
     >>> import stowgrad as torch
     >>> w = torch.tensor([1.0], requires_grad=True)
