@@ -17,6 +17,7 @@ pub mod literal;
 pub mod ret;
 pub mod size;
 pub mod special;
+pub mod system;
 pub mod tensor;
 
 pub use keeper::Keeper;
@@ -64,6 +65,7 @@ mod _C {
         node::install(m)?;
         graph::install(m)?;
         function::install(m)?;
+        system::install(m)?;
         convert::install(m)?;
         Ok(())
     }
