@@ -53,7 +53,6 @@ newaxis = None
 
 from . import autograd  # noqa: E402 - needs the names above
 from .autograd import enable_grad, inference_mode, no_grad, set_grad_enabled  # noqa: E402, F401
-from .autograd.anomaly_mode import set_anomaly_enabled  # noqa: E402, F401 isort: skip
 
 # Modules loaded when first named.
 _LAZY = frozenset(
