@@ -8,6 +8,7 @@ pub mod dtype;
 pub mod entry;
 pub mod keeper;
 pub mod literal;
+pub mod number;
 pub mod ret;
 pub mod size;
 pub mod special;
