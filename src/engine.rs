@@ -617,13 +617,66 @@ fn check_nan(n: &Arc<Node>, outs: &[Option<Tensor>]) -> Result<()> {
 }
 /// Will the innermost running call run this node?
 pub fn will_run(n: &Arc<Node>) -> Option<bool> {
-    let at = Arc::as_ptr(n) as usize;
+    will_run_at(Arc::as_ptr(n) as usize)
+}
+/// As `will_run`, for a node or a leaf known by its address.
+pub fn will_run_at(at: usize) -> Option<bool> {
     with_task(|t| match &t.needed {
         Some(s) => s.contains(&at),
         None => t.graph.contains_key(&at),
     })
 }
-/// `.grad` of leaves, cleared: the old gradients are given back to be dropped by the caller.
-pub fn clear_grad(t: &Tensor) -> Option<Held> {
-    t.set_grad(None)
+
+/// The node that stands for accumulation into a leaf: made when somebody asks, one per leaf for as long as it is held.
+pub struct AccumulateGrad {
+    pub variable: Held,
+}
+static ACCUMULATE: crate::tape::Info = crate::tape::Info {
+    node: "torch::autograd::AccumulateGrad",
+    op: "accumulate_grad",
+    schema: "accumulate_grad",
+    inputs: &[],
+    outputs: &["grad"],
+    visible: 1,
+    nondiff: 0,
+    saves: &[],
+    order: &[],
+    uses: &[],
+    every: false,
+    view: false,
+    state: 0,
+    views: &ops::views::VIEWS,
+};
+impl crate::tape::Backward for AccumulateGrad {
+    fn info(&self) -> &'static crate::tape::Info {
+        &ACCUMULATE
+    }
+    /// Called by hand only (the walk deals with leaves itself): adds the gradient.
+    fn backward(&self, g: &[Option<Tensor>], _: &Cx<'_>, _: &mut [Option<Tensor>]) -> Result<()> {
+        match &g[0] {
+            Some(g) => accumulate(self.variable.tensor(), g.clone(), mode::grad_enabled()),
+            None => Ok(()),
+        }
+    }
+    fn leaf(&self) -> Option<&Held> {
+        Some(&self.variable)
+    }
+}
+pub fn accumulate_node(leaf: &Held) -> Arc<Node> {
+    let t = leaf.tensor();
+    if let Some(n) = t.look_extra(|e| e.accumulate.as_ref().and_then(Weak::upgrade)).flatten() {
+        return n;
+    }
+    let meta = t.look(Meta::of);
+    let op = Box::new(AccumulateGrad { variable: leaf.clone() });
+    let n = Node::new(u64::MAX, op, SmallVec::new(), &[meta], Default::default(), None);
+    t.with_extra(|e| e.accumulate = Some(Arc::downgrade(&n)));
+    n
+}
+/// The edge that a node and an output number stand for: into the leaf itself where the node is its accumulation.
+pub fn edge_into(n: &Arc<Node>, nr: u32) -> Edge {
+    match n.op.leaf() {
+        Some(leaf) => Edge::Leaf(leaf.clone()),
+        None => Edge::Node(n.clone(), nr),
+    }
 }

@@ -1,10 +1,11 @@
-"""Tensors print as torch prints them, to the character. The rows were recorded from torch 2.13 (data/repr.json, data/printing.json)."""
+"""Tensors print as torch prints them, to the character. The rows were recorded from torch 2.13 (data/repr.json,
+data/printing.json).
+"""
 
 import json
 import pathlib
 
 import pytest
-
 import stowgrad as torch
 
 DATA = pathlib.Path(__file__).parent / "data"

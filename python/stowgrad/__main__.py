@@ -15,16 +15,30 @@ import sys
 USAGE = __doc__.split("\n\n")[1]
 
 
-def _report(error: BaseException, frames_of: str) -> int:
-    """Prints the traceback as Python would, without the frames of this runner; then what stowgrad lacks, if that was
-    it.
-    """
-    tb = error.__traceback__
-    while tb is not None and (
-        tb.tb_frame.f_code.co_filename == frames_of or tb.tb_frame.f_globals.get("__name__") == "runpy"
-    ):
+def _without(tb, hidden: tuple):
+    """A traceback without the frames of these files and of runpy."""
+    kept = []
+    while tb is not None:
+        frame = tb.tb_frame
+        if frame.f_code.co_filename not in hidden and frame.f_globals.get("__name__") != "runpy":
+            kept.append(tb)
         tb = tb.tb_next
-    sys.excepthook(type(error), error.with_traceback(tb), tb)
+    for this, following in zip(kept, [*kept[1:], None], strict=True):
+        this.tb_next = following
+    return kept[0] if kept else None
+
+
+def _report(error: BaseException) -> int:
+    """Prints the traceback as Python would, without the runner's frames; then what stowgrad lacks, if that was it."""
+    from stowgrad import _alias
+
+    shown: BaseException | None = error
+    seen: set = set()
+    while shown is not None and id(shown) not in seen:
+        seen.add(id(shown))
+        shown.__traceback__ = _without(shown.__traceback__, (__file__, _alias.__file__))
+        shown = shown.__cause__ or shown.__context__
+    sys.excepthook(type(error), error, error.__traceback__)
     owner = getattr(error, "obj", None)
     name = getattr(error, "name", None)
     if isinstance(error, AttributeError) and name and owner is not None:
@@ -93,11 +107,11 @@ def run(args: list) -> int:
         if args[0] != "-m" and e.filename == args[0] and e.__traceback__.tb_next.tb_next is None:
             print(f"python -m stowgrad run: can't open file {args[0]!r}: {e.strerror}", file=sys.stderr)
             return 2
-        return _report(e, __file__)
+        return _report(e)
     except (SystemExit, KeyboardInterrupt):
         raise
     except BaseException as e:
-        return _report(e, __file__)
+        return _report(e)
     return 0
 
 

@@ -1,14 +1,20 @@
 //! The Python binding: the only files that name pyo3 (besides `error.rs`). `call.rs` is the one bridge for all ops; the other files hold
 //! the classes that are more than ops.
 pub mod arg;
+pub mod attributes;
 pub mod call;
 pub mod cast;
 pub mod convert;
 pub mod dtype;
 pub mod entry;
+pub mod frame;
+pub mod function;
+pub mod graph;
+pub mod hooks;
 pub mod keeper;
 pub mod literal;
 pub mod number;
+pub mod node;
 pub mod ret;
 pub mod size;
 pub mod special;
@@ -56,6 +62,10 @@ mod _C {
         call::install(m)?;
         dtype::install(m)?;
         convert::install(m)?;
+        hooks::install(m)?;
+        node::install(m)?;
+        graph::install(m)?;
+        function::install(m)?;
         Ok(())
     }
 }

@@ -231,8 +231,4 @@ impl PyTensor {
             CompareOp::Ge => binary(ops::ge, "ge", slf, o),
         }
     }
-    /// By identity, as `==` compares elements.
-    fn __hash__(slf: &Bound<'_, Self>) -> isize {
-        (slf.as_ptr() as isize) >> 4
-    }
 }

@@ -243,3 +243,9 @@ impl PyTensor {
         }
     }
 }
+/// The interpreter, for code that runs attached without having been handed it (hooks called from the engine).
+#[inline]
+pub fn attached<'py>() -> Python<'py> {
+    // SAFETY: the tape and the engine run attached whenever Python objects exist (file header).
+    unsafe { Python::assume_attached() }
+}

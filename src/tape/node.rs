@@ -135,6 +135,10 @@ pub trait Backward: Send + Sync {
     fn inner(&self) -> Option<&Arc<Node>> {
         None
     }
+    /// The leaf into which it accumulates, if that is what it does.
+    fn leaf(&self) -> Option<&Held> {
+        None
+    }
     /// May it run although no output got a gradient? (Custom functions that do not materialise.)
     fn takes_undefined(&self) -> bool {
         false
@@ -200,8 +204,13 @@ pub struct NodeHooks {
     pub retain: Vec<(u32, WeakTensor)>,
     /// Anomaly mode: the stack of the forward call.
     pub stack: Option<String>,
-    /// What user code put into `metadata`, by the binding's own key.
-    pub parent: Option<Arc<Node>>,
+    /// What the binding keeps with the node (`metadata`).
+    pub notes: Option<Arc<dyn Notes>>,
+}
+/// Something of the binding's that lives as long as the node.
+pub trait Notes: Send + Sync {
+    fn visit(&self, f: &mut dyn FnMut(usize));
+    fn address(&self) -> usize;
 }
 pub struct Node {
     seq: AtomicU64,

@@ -1,6 +1,6 @@
 """Automatic differentiation: `backward`, `grad`, and what belongs to them.
 
-The walk itself is native (`_C._engine_run_backward`); here arguments are checked and missing gradients filled in.
+The walk itself is native (`_C._engine_run_backward`); here arguments are checked and gradients looked at.
 Loaded with the package, so nothing here imports outside the core: what is rarely used (gradcheck, functional, ...)
 loads when asked for.
 """
@@ -74,53 +74,44 @@ def _roots(x, what: str) -> tuple:
         ) from None
 
 
-def _fill_grads(outputs: tuple, grads, name: str, is_grads_batched: bool = False) -> tuple:
-    """One gradient an output: the given ones checked, a one for each scalar output that has none."""
+def _given_grads(outputs: tuple, grads, name: str, is_grads_batched: bool = False) -> tuple:
+    """One gradient an output, checked. None stands for a one, which the engine makes for scalar outputs."""
     if grads is None:
         grads = (None,) * len(outputs)
     elif isinstance(grads, _Tensor):
         grads = (grads,)
     else:
         grads = tuple(grads)
-    if len(grads) != len(outputs):
-        raise RuntimeError(
-            f"{name} holds {len(grads)} gradients for {len(outputs)} outputs: give one an output (or None)"
-        )
-    filled = []
-    for i, (out, given) in enumerate(zip(outputs, grads)):
-        if type(out) is GradientEdge:
+        if len(grads) != len(outputs):
+            raise RuntimeError(
+                f"{name} holds {len(grads)} gradients for {len(outputs)} outputs: give one an output (or None)"
+            )
+    for i, out in enumerate(outputs):
+        given = grads[i]
+        if isinstance(out, _Tensor):
             if given is None:
-                meta = getattr(out.node, "_input_metadata", None)
-                shape = meta[out.output_nr].shape if meta else None
-                if shape is None or _numel(shape) != 1:
-                    raise RuntimeError(
-                        f"grad can be implicitly created only for scalar outputs; output {i} is the edge {out!r}"
-                    )
-                given = _C.ones(shape, dtype=meta[out.output_nr].dtype)
-        elif not isinstance(out, _Tensor):
-            raise TypeError(f"output {i} must be a Tensor or a GradientEdge, not {type(out).__name__}")
-        elif given is None:
-            if out.requires_grad:
-                if out.numel() != 1:
-                    raise RuntimeError(
-                        "grad can be implicitly created only for scalar outputs; "
-                        f"output {i} has shape {tuple(out.shape)}: give its gradient as {name}"
-                    )
-                if not out.is_floating_point():
-                    raise RuntimeError(f"grad can be implicitly created only for real scalar outputs, not {out.dtype}")
-                given = _C.ones_like(out)
-        elif isinstance(given, _Tensor):
-            shape = given.shape[1:] if is_grads_batched else given.shape
-            if shape != out.shape:
+                continue
+            if not isinstance(given, _Tensor):
+                raise TypeError(f"{name}[{i}] must be a Tensor or None, not {type(given).__name__}")
+            if (given.shape[1:] if is_grads_batched else given.shape) != out.shape:
                 raise RuntimeError(
                     f"Mismatch in shape: {name}[{i}] has a shape of {tuple(given.shape)} and output[{i}] has a shape "
-                    "of "
-                    f"{tuple(out.shape)}" + (" after a batch dimension" if is_grads_batched else "")
+                    f"of {tuple(out.shape)}" + (" after a batch dimension" if is_grads_batched else "")
                 )
-        if given is not None and not isinstance(given, _Tensor):
-            raise TypeError(f"{name}[{i}] must be a Tensor or None, not {type(given).__name__}")
-        filled.append(given)
-    return tuple(filled)
+        elif type(out) is not GradientEdge:
+            raise TypeError(f"output {i} must be a Tensor or a GradientEdge, not {type(out).__name__}")
+        elif given is None:
+            grads = (*grads[:i], _one_for(out, i), *grads[i + 1 :])
+    return grads
+
+
+def _one_for(edge: GradientEdge, i: int):
+    """The gradient to start from at an edge without a given one."""
+    known = getattr(edge.node, "_input_metadata", None)
+    meta = known[edge.output_nr] if known else None
+    if meta is None or _numel(meta.shape) != 1:
+        raise RuntimeError(f"grad can be implicitly created only for scalar outputs; output {i} is the edge {edge!r}")
+    return _C.ones(tuple(meta.shape), dtype=meta.dtype)
 
 
 def _numel(shape) -> int:
@@ -165,7 +156,7 @@ def backward(
         inputs = _roots(inputs, "inputs")
         if not inputs:
             raise RuntimeError("`inputs` argument to `backward()` cannot be empty.")
-    grads = _fill_grads(tensors, grad_tensors, "grad_tensors")
+    grads = _given_grads(tensors, grad_tensors, "grad_tensors")
     if retain_graph is None:
         retain_graph = create_graph
     _run(tensors, grads, retain_graph, create_graph, inputs, True, True)
@@ -211,7 +202,7 @@ def grad(
             FutureWarning,
             stacklevel=2,
         )
-    grads = _fill_grads(outputs, grad_outputs, "grad_outputs", is_grads_batched)
+    grads = _given_grads(outputs, grad_outputs, "grad_outputs", is_grads_batched)
     if retain_graph is None:
         retain_graph = create_graph
     if is_grads_batched:
@@ -222,7 +213,10 @@ def grad(
         for i, x in enumerate(inputs):
             if result[i] is None and not isinstance(x, _Tensor):
                 raise RuntimeError("materialize_grads cannot make zeros for a GradientEdge: give the tensor instead")
-        result = tuple(_C.zeros_like(x, requires_grad=create_graph) if g is None else g for g, x in zip(result, inputs))
+        result = tuple(
+            _C.zeros_like(x, requires_grad=create_graph) if g is None else g
+            for g, x in zip(result, inputs, strict=True)
+        )
     return result
 
 
@@ -242,7 +236,7 @@ def _batched(outputs, grads, retain_graph, create_graph, inputs, allow_unused) -
     for i in range(n):
         row = tuple(None if g is None else g[i] for g in grads)
         rows.append(_run(outputs, row, retain_graph or i + 1 < n, create_graph, inputs, allow_unused, False))
-    return tuple(None if column[0] is None else _C.stack(column) for column in zip(*rows))
+    return tuple(None if column[0] is None else _C.stack(column) for column in zip(*rows, strict=True))
 
 
 def kineto_available() -> bool:

@@ -35,10 +35,10 @@ class detect_anomaly:
         )
 
     def __enter__(self) -> None:
-        _C.set_anomaly_enabled(True, self.check_nan)
+        _C._set_anomaly_enabled(True, self.check_nan)
 
     def __exit__(self, *args) -> None:
-        _C.set_anomaly_enabled(self.prev, self.prev_check_nan)
+        _C._set_anomaly_enabled(self.prev, self.prev_check_nan)
 
 
 class set_detect_anomaly:
@@ -53,10 +53,10 @@ class set_detect_anomaly:
     def __init__(self, mode: bool, check_nan: bool = True) -> None:
         self.prev = _C.is_anomaly_enabled()
         self.prev_check_nan = _C.is_anomaly_check_nan_enabled()
-        _C.set_anomaly_enabled(mode, check_nan)
+        _C._set_anomaly_enabled(mode, check_nan)
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, *args) -> None:
-        _C.set_anomaly_enabled(self.prev, self.prev_check_nan)
+        _C._set_anomaly_enabled(self.prev, self.prev_check_nan)

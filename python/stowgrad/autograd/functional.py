@@ -58,7 +58,7 @@ def _check_vector(v, reference: tuple, what: str, name: str) -> tuple:
     _, v = _tuple(v, "vector v", name)
     if len(v) != len(reference):
         raise RuntimeError(f"{name}: v has {len(v)} tensors for {len(reference)} of the {what}")
-    for i, (a, b) in enumerate(zip(v, reference)):
+    for i, (a, b) in enumerate(zip(v, reference, strict=True)):
         if a.shape != b.shape:
             raise RuntimeError(f"{name}: v[{i}] has size {tuple(a.shape)} where the {what} has {tuple(b.shape)}")
     return v
@@ -82,7 +82,7 @@ def _filled(
 ):
     """Zeros for missing gradients; with strict, and for results that shall be differentiable, an error."""
     filled = []
-    for i, (g, x) in enumerate(zip(grads, inputs)):
+    for i, (g, x) in enumerate(zip(grads, inputs, strict=True)):
         if g is None:
             if strict:
                 raise RuntimeError(f"{name}: the {what} is independent of input {i}, which strict=True does not allow")
@@ -101,7 +101,7 @@ def _gradient(outputs: tuple, inputs: tuple, cotangents, create_graph: bool, ret
     """`autograd.grad` that gives None for everything where no output requires grad."""
     pairs = [
         (o, None if cotangents is None else c)
-        for o, c in zip(outputs, cotangents if cotangents is not None else (None,) * len(outputs))
+        for o, c in zip(outputs, cotangents if cotangents is not None else (None,) * len(outputs), strict=True)
         if o.requires_grad
     ]
     if not pairs:
@@ -211,11 +211,11 @@ def _jacobian_rows(output, xs: tuple, create_graph: bool, strict: bool, i: int) 
     for j in range(output.numel()):
         grads = _gradient((flat[j],), xs, None, create_graph, True)
         grads = _filled(grads, xs, strict, create_graph, "jacobian", f"entry {j} of output {i}")
-        for column, g in zip(columns, grads):
+        for column, g in zip(columns, grads, strict=True):
             column.append(g)
     shaped = [
         (_C.stack(column) if column else x.new_zeros((0, *x.shape))).reshape((*output.shape, *x.shape))
-        for column, x in zip(columns, xs)
+        for column, x in zip(columns, xs, strict=True)
     ]
     return _released(tuple(shaped), create_graph)
 

@@ -212,7 +212,7 @@ class inference_mode(_DecoratorContextManager):
     True
     """
 
-    __slots__ = ("mode",)
+    __slots__ = ("mode", "prev")
 
     def __new__(cls, mode=True):
         if isinstance(mode, bool):
@@ -221,12 +221,14 @@ class inference_mode(_DecoratorContextManager):
 
     def __init__(self, mode: bool = True) -> None:
         self.mode = mode
+        self.prev = None
 
     def __enter__(self) -> None:
-        _C._inference_mode_push(self.mode)
+        self.prev = (_C._set_inference_mode(self.mode), self.prev)
 
     def __exit__(self, exc_type, exc_value, traceback) -> None:
-        _C._inference_mode_pop()
+        enabled, self.prev = self.prev
+        _C._set_inference_mode(enabled)
 
     def clone(self) -> inference_mode:
         return type(self)(self.mode)

@@ -58,7 +58,7 @@ def _shifted(func, data, index, eps: float, pick) -> list:
         high = [o.detach().clone() for o in pick(func())]
     finally:
         data[index] = before
-    return [((b - a) / (2 * eps)).reshape(-1) for a, b in zip(low, high)]
+    return [((b - a) / (2 * eps)).reshape(-1) for a, b in zip(low, high, strict=True)]
 
 
 def _indices(shape):
@@ -78,7 +78,7 @@ def _numerical(func, inputs, target, eps: float, pick=None) -> list:
     columns = [_shifted(lambda: _outputs(func, inputs), data, index, eps, pick) for index in _indices(target.shape)]
     if not columns:
         return [o.new_zeros((0, o.numel())) for o in pick(_outputs(func, inputs))]
-    return [_C.stack(rows) for rows in zip(*columns)]
+    return [_C.stack(rows) for rows in zip(*columns, strict=True)]
 
 
 def _vjp(output, inputs, cotangent) -> tuple:
@@ -92,14 +92,14 @@ def _analytical(output, inputs) -> list:
     for j in range(n):
         cotangent = _C.zeros(n, dtype=output.dtype)
         cotangent[j] = 1
-        for column, x, g in zip(columns, inputs, _vjp(output, inputs, cotangent.reshape(output.shape))):
+        for column, x, g in zip(columns, inputs, _vjp(output, inputs, cotangent.reshape(output.shape)), strict=True):
             _check_gradient(g, x)
             column.append(
                 _C.zeros(x.numel(), dtype=output.dtype) if g is None else g.detach().reshape(-1).to(output.dtype)
             )
     return [
         _C.stack(column, 1) if column else _C.zeros((x.numel(), 0), dtype=output.dtype)
-        for column, x in zip(columns, inputs)
+        for column, x in zip(columns, inputs, strict=True)
     ]
 
 
@@ -130,12 +130,12 @@ def get_analytical_jacobian(inputs, output, nondet_tol: float = 0.0, grad_out: f
         raise ValueError("get_analytical_jacobian: grad_out other than 1.0 is not supported")
     diff = [x for x in _as_tuple(inputs) if _wanted(x)]
     gradients = _vjp(output, diff, _C.zeros_like(output))
-    sizes = all(g is None or g.shape == x.shape for g, x in zip(gradients, diff))
-    dtypes = all(g is None or g.dtype == x.dtype for g, x in zip(gradients, diff))
+    sizes = all(g is None or g.shape == x.shape for g, x in zip(gradients, diff, strict=True))
+    dtypes = all(g is None or g.dtype == x.dtype for g, x in zip(gradients, diff, strict=True))
     if not sizes:
         return tuple(_C.zeros((x.numel(), output.numel()), dtype=output.dtype) for x in diff), True, False, dtypes
     first, second = _analytical(output, diff), _analytical(output, diff)
-    return tuple(first), all(_distance(a, b) <= nondet_tol for a, b in zip(first, second)), True, dtypes
+    return tuple(first), all(_distance(a, b) <= nondet_tol for a, b in zip(first, second, strict=True)), True, dtypes
 
 
 def _distance(a, b) -> float:
@@ -163,7 +163,7 @@ def _check_inputs(inputs) -> None:
                 "finite differences will probably be too coarse",
                 stacklevel=4,
             )
-        if any(stride == 0 and size > 1 for stride, size in zip(x.stride(), x.shape)):
+        if any(stride == 0 and size > 1 for stride, size in zip(x.stride(), x.shape, strict=True)):
             raise RuntimeError(
                 f"gradcheck: the {i}th input has a dimension with stride 0: its entries share memory and cannot be "
                 "changed one by "
@@ -202,7 +202,7 @@ def _check_slow(func, inputs, outputs, eps: float, atol: float, rtol: float, non
     for i, output in enumerate(outputs):
         analytical = _analytical(output, [x for _, x in diff])
         again = _analytical(output, [x for _, x in diff])
-        for (j, x), a, b, n in zip(diff, analytical, again, (rows[i] for rows in numerical)):
+        for (j, x), a, b, n in zip(diff, analytical, again, (rows[i] for rows in numerical), strict=True):
             if not _C.allclose(a, n.to(a.dtype), rtol, atol):
                 raise _mismatch(i, j, n, a)
             if _distance(a, b) > nondet_tol:
@@ -216,7 +216,7 @@ def _check_slow(func, inputs, outputs, eps: float, atol: float, rtol: float, non
 
 
 def _check_dtypes(output, diff) -> None:
-    for (j, x), g in zip(diff, _vjp(output, [x for _, x in diff], _C.ones_like(output))):
+    for (j, x), g in zip(diff, _vjp(output, [x for _, x in diff], _C.ones_like(output)), strict=True):
         if g is not None and g.dtype != x.dtype:
             raise GradcheckError(f"Analytical gradient has incorrect dtype: {g.dtype} for input {_what(j, x)}")
 
@@ -244,7 +244,7 @@ def _check_fast(func, inputs, outputs, eps: float, atol: float, rtol: float, non
             high = [o.detach().clone() for o in _differentiable(_outputs(func, inputs))]
         finally:
             data.copy_(before)
-        for i, (output, v) in enumerate(zip(outputs, cotangents)):
+        for i, (output, v) in enumerate(zip(outputs, cotangents, strict=True)):
             n = ((high[i] - low[i]) / (2 * eps) * v).sum()
             g, twice = _vjp(output, [x], v)[0], _vjp(output, [x], v)[0]
             _check_gradient(g, x)
@@ -271,7 +271,7 @@ def _check_scaled_by_grad_output(outputs, inputs) -> None:
     diff = [(j, x) for j, x in enumerate(inputs) if _wanted(x)]
     zeros = [_C.zeros_like(o) for o in outputs]
     gradients = grad(outputs, [x for _, x in diff], zeros, retain_graph=True, allow_unused=True)
-    for (j, x), g in zip(diff, gradients):
+    for (j, x), g in zip(diff, gradients, strict=True):
         if g is None:
             continue
         _check_gradient(g, x)
@@ -322,7 +322,7 @@ def _check_batched(outputs, inputs) -> None:
         rows = [_C.ones_like(output), _C.full_like(output, 0.5)]
         together = grad(output, diff, _C.stack(rows), retain_graph=True, allow_unused=True, is_grads_batched=True)
         for k, row in enumerate(rows):
-            for j, (a, b) in enumerate(zip(together, _vjp(output, diff, row))):
+            for j, (a, b) in enumerate(zip(together, _vjp(output, diff, row), strict=True)):
                 if (a is None) != (b is None) or (a is not None and not _C.allclose(a[k], b)):
                     raise GradcheckError(
                         f"batched gradients of output {i} by input {j} differ from those computed one by one"

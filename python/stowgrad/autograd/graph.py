@@ -101,10 +101,10 @@ class GradientEdge(tuple):
         return tuple(self)
 
     def _replace(self, **kwargs):
-        return type(self)(*(kwargs.pop(name, value) for name, value in zip(self._fields, self)), **kwargs)
+        return type(self)(*(kwargs.pop(name, value) for name, value in zip(self._fields, self, strict=True)), **kwargs)
 
     def _asdict(self) -> dict:
-        return dict(zip(self._fields, self))
+        return dict(zip(self._fields, self, strict=True))
 
     def __repr__(self) -> str:
         return f"GradientEdge(node={self[0]!r}, output_nr={self[1]!r}, ownership_token={self[2]!r})"

@@ -24,6 +24,24 @@ def _opcode(code: bytes):
     return register
 
 
+_SCALARS = frozenset((str, int, float, bool, bytes, type(None), complex))
+_LARGEST_KEY = 4096
+
+
+def as_key(item):
+    """`item`, if it may be hashed. Tuples that hold each other in many ways would take for ever: they are refused."""
+    if type(item) not in _SCALARS:
+        waiting, seen = [item], 0
+        while waiting:
+            part = waiting.pop()
+            seen += 1
+            if seen > _LARGEST_KEY:
+                raise UnpicklingError(f"a key of a container has more than {_LARGEST_KEY} parts: refused")
+            if type(part) is tuple:
+                waiting.extend(part)
+    return item
+
+
 class Allowed:
     """What the machine may do with one global: `value` stands for it on the stack, `call` runs on REDUCE, `new` on
     NEWOBJ, `build` on BUILD.
@@ -314,19 +332,19 @@ class Unpickler:
     @_opcode(b"d")
     def dict_(self):
         items = self.pop_mark()
-        self.stack.append(dict(zip(items[::2], items[1::2], strict=True)))
+        self.stack.append(dict(zip(map(as_key, items[::2]), items[1::2], strict=True)))
 
     @_opcode(b"s")
     def setitem(self):
         value, key = self.pop_plain(), self.pop_plain()
-        self._target(dict, "entries")[key] = value
+        self._target(dict, "entries")[as_key(key)] = value
 
     @_opcode(b"u")
     def setitems(self):
         items = self.pop_mark()
         target = self._target(dict, "entries")
         for key, value in zip(items[::2], items[1::2], strict=True):
-            target[key] = value
+            target[as_key(key)] = value
 
     @_opcode(b"\x8f")
     def empty_set(self):
@@ -335,11 +353,11 @@ class Unpickler:
     @_opcode(b"\x90")
     def additems(self):
         items = self.pop_mark()
-        self._target(set, "items").update(items)
+        self._target(set, "items").update(map(as_key, items))
 
     @_opcode(b"\x91")
     def frozenset_(self):
-        self.stack.append(frozenset(self.pop_mark()))
+        self.stack.append(frozenset(map(as_key, self.pop_mark())))
 
     # -- globals, and what may be done with them
 

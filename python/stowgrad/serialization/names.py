@@ -13,7 +13,7 @@ from functools import partial
 from pickle import UnpicklingError
 
 from stowgrad import _C
-from stowgrad.serialization.machine import Allowed
+from stowgrad.serialization.machine import Allowed, as_key
 from stowgrad.serialization.storages import STORAGE_NAMES, TypedStorage, tensor_on
 
 
@@ -119,7 +119,7 @@ def _bytearray(*args):
 def _plain_set(items=()):
     if type(items) not in (list, tuple, set):
         raise UnpicklingError("a set of other things than a list: refused")
-    return set(items)
+    return set(map(as_key, items))
 
 
 def _plain_frozenset(items=()):
@@ -137,7 +137,8 @@ def _counter(items=None):
 def _ordered_dict(items=()):
     if type(items) not in (list, tuple, dict):
         raise UnpicklingError("an OrderedDict of other things than pairs: refused")
-    return OrderedDict(items)
+    pairs = items.items() if type(items) is dict else items
+    return OrderedDict((as_key(key), value) for key, value in pairs)
 
 
 def _complex(*args):

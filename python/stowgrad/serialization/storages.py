@@ -74,7 +74,7 @@ def tensor_on(storage, dtype, offset: int, size, stride):
         numel *= n
     if numel >= 2**62:
         raise UnpicklingError(f"a tensor of size {size!r} has too many elements")
-    last = offset + sum((n - 1) * s for n, s in zip(size, stride)) if numel else -1
+    last = offset + sum((n - 1) * s for n, s in zip(size, stride, strict=True)) if numel else -1
     if (last + 1) * dtype.itemsize > storage.nbytes():
         raise UnpicklingError(
             f"a tensor of size {size!r}, stride {stride!r}, offset {offset} and dtype {dtype} reaches beyond its "

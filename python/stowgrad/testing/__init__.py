@@ -77,7 +77,7 @@ def _compare(actual, expected, where: tuple, o: _Options) -> None:
     elif _is_sequence(actual, Sequence) and _is_sequence(expected, Sequence):
         if len(actual) != len(expected):
             _fail(AssertionError, f"The length of the sequences mismatch: {len(actual)} != {len(expected)}", where, msg)
-        for i, (a, b) in enumerate(zip(actual, expected)):
+        for i, (a, b) in enumerate(zip(actual, expected, strict=True)):
             _compare(a, b, (*where, i), o)
     else:
         _fail(

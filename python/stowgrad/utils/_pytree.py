@@ -138,7 +138,7 @@ def _sequence(cls):
 
 
 def _restored_dict(children, keys):
-    return dict(zip(keys, children))
+    return dict(zip(keys, children, strict=True))
 
 
 def _dict_keys(x, n: int) -> list:
@@ -147,7 +147,7 @@ def _dict_keys(x, n: int) -> list:
 
 def _restored_default(children, context):
     factory, keys = context
-    return defaultdict(factory, zip(keys, children))
+    return defaultdict(factory, zip(keys, children, strict=True))
 
 
 def _size(children, _):
@@ -174,7 +174,7 @@ SUPPORTED_NODES: dict = {
     OrderedDict: NodeDef(
         OrderedDict,
         lambda x: (list(x.values()), list(x)),
-        lambda children, keys: OrderedDict(zip(keys, children)),
+        lambda children, keys: OrderedDict(zip(keys, children, strict=True)),
         _dict_keys,
     ),
     defaultdict: NodeDef(
@@ -289,7 +289,7 @@ def register_dataclass(
     register_pytree_node(
         cls,
         lambda x: ([getattr(x, name) for name in names], names),
-        lambda children, context: cls(**dict(zip(context, children))),
+        lambda children, context: cls(**dict(zip(context, children, strict=True))),
         flatten_with_keys_fn=lambda x: ([(GetAttrKey(name), getattr(x, name)) for name in names], names),
     )
 
@@ -399,7 +399,7 @@ class TreeSpec:
             raise ValueError(
                 f"Node context mismatch for {self.type!r}; expected {self.context!r}, but got {context!r}."
             )
-        for spec, child in zip(self._children, children):
+        for spec, child in zip(self._children, children, strict=True):
             spec._descend(child, out)
 
     def __eq__(self, other) -> bool:
@@ -524,7 +524,7 @@ def tree_map(func, tree, *rests, is_leaf=None):
 def tree_map_(func, tree, *rests, is_leaf=None):
     """Calls `func` on each leaf for its effect, and returns the tree itself."""
     leaves, spec = tree_flatten(tree, is_leaf)
-    for args in zip(leaves, *[spec.flatten_up_to(rest) for rest in rests]):
+    for args in zip(leaves, *[spec.flatten_up_to(rest) for rest in rests], strict=True):
         func(*args)
     return tree
 
@@ -583,7 +583,7 @@ def _paths(path: tuple, tree, is_leaf):
         return
     definition = _definition(tree)
     children = definition.flatten(tree)[0]
-    for key, child in zip(definition.keys(tree, len(children)), children):
+    for key, child in zip(definition.keys(tree, len(children)), children, strict=True):
         yield from _paths((*path, key), child, is_leaf)
 
 
@@ -601,7 +601,7 @@ def tree_map_with_path(func, tree, *rests, is_leaf=None):
     """`tree_map` with `func(path, leaf, ...)`."""
     found, spec = tree_flatten_with_path(tree, is_leaf)
     others = [spec.flatten_up_to(rest) for rest in rests]
-    return spec.unflatten(func(path, leaf, *args) for (path, leaf), *args in zip(found, *others))
+    return spec.unflatten(func(path, leaf, *args) for (path, leaf), *args in zip(found, *others, strict=True))
 
 
 def _broadcast_to_and_flatten(tree, treespec: TreeSpec, is_leaf=None) -> list | None:
@@ -617,7 +617,7 @@ def _broadcast_to_and_flatten(tree, treespec: TreeSpec, is_leaf=None) -> list | 
     if len(children) != treespec.num_children or context != treespec.context:
         return None
     out: list = []
-    for child, spec in zip(children, treespec.children()):
+    for child, spec in zip(children, treespec.children(), strict=True):
         part = _broadcast_to_and_flatten(child, spec, is_leaf)
         if part is None:
             return None

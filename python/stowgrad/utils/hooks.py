@@ -9,10 +9,21 @@ from __future__ import annotations
 
 from weakref import ref
 
+from stowgrad import _C
+
+_NATIVE = getattr(_C, "RemovableHandle", ())
+
 __all__ = ["RemovableHandle", "unserializable_hook", "warn_if_has_hooks"]
 
 
-class RemovableHandle:
+class _HandleMeta(type):
+    """The core's own handles, of hooks on tensors and nodes, are RemovableHandles too."""
+
+    def __instancecheck__(cls, obj) -> bool:
+        return type.__instancecheck__(cls, obj) or (cls is RemovableHandle and isinstance(obj, _NATIVE))
+
+
+class RemovableHandle(metaclass=_HandleMeta):
     """Removes the hook that it was returned for: by `remove()`, or at the end of a `with` block.
 
     `hooks_dict` maps ids to hooks, and the hook is to be put in under `handle.id`; `extra_dict`, one dictionary or a

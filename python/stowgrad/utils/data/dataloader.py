@@ -73,11 +73,11 @@ def default_collate(batch):
         collated = {key: default_collate([sample[key] for sample in batch]) for key in first}
         return collated if kind is dict else kind(collated)
     if isinstance(first, tuple) and hasattr(first, "_fields"):
-        return kind(*(default_collate(list(column)) for column in zip(*batch)))
+        return kind(*(default_collate(list(column)) for column in zip(*batch, strict=True)))
     if isinstance(first, (tuple, list)):
         if any(len(sample) != len(first) for sample in batch):
             raise RuntimeError("default_collate: each element in list of batch should be of equal size")
-        columns = [default_collate(list(column)) for column in zip(*batch)]
+        columns = [default_collate(list(column)) for column in zip(*batch, strict=True)]
         return columns if isinstance(first, tuple) else kind(columns)
     raise TypeError(f"default_collate: batch must contain tensors, numpy arrays, numbers, dicts or lists; found {kind}")
 
