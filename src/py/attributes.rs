@@ -1,5 +1,6 @@
 //! What a tensor object offers besides ops: its looks, its gradient and history, and the calls that touch them.
-use super::dtype::{PyDType, size};
+use super::dtype::PyDType;
+use super::size::new_size;
 use super::graph::{register_after_hook, register_tensor_hook, retain_grad};
 use super::hooks::Handle;
 use super::node::wrap_node;
@@ -14,6 +15,9 @@ use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyTuple, PyType};
 
+fn shape_of<'py>(py: Python<'py>, s: &crate::layout::Dims) -> PyResult<Bound<'py, PyAny>> {
+    new_size(py, s.len(), |d| s[d] as i64)
+}
 fn tensor_of<'a>(o: &'a Bound<'_, PyAny>, what: &str) -> PyResult<&'a Tensor> {
     match o.cast::<PyTensor>() {
         Ok(t) => Ok(t.get().tensor()),
@@ -24,14 +28,14 @@ fn tensor_of<'a>(o: &'a Bound<'_, PyAny>, what: &str) -> PyResult<&'a Tensor> {
 impl PyTensor {
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        size(py, &self.tensor().shape().to_i64())
+        shape_of(py, &self.tensor().shape())
     }
     /// The shape, or the length of one dimension.
     #[pyo3(signature = (dim = None))]
     fn size<'py>(&self, py: Python<'py>, dim: Option<&Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyAny>> {
         let shape = self.tensor().shape();
         match dim {
-            None => size(py, &shape.to_i64()),
+            None => shape_of(py, &shape),
             Some(d) => {
                 let d = crate::layout::wrap_dim(d.extract::<i64>()?, shape.len())?;
                 match shape.get(d) {
@@ -330,8 +334,11 @@ impl PyTensor {
     fn set_<'py>(slf: Bound<'py, Self>, source: &Bound<'py, PyAny>, storage_offset: usize, size: Option<Vec<usize>>, stride: Option<Vec<usize>>) -> PyResult<Bound<'py, Self>> {
         let t = slf.get().tensor();
         t.check_in_place("set_")?;
-        let from = super::convert::array_of(source)?;
         let old = t.array();
+        let from = match source.cast::<super::convert::PyStorage>() {
+            Ok(s) => s.get().row(old.dtype)?,
+            Err(_) => tensor_of(source, "set_(): source")?.array(),
+        };
         if from.dtype != old.dtype {
             return Err(PyRuntimeError::new_err(format!("set_(): could not set tensor of type {} to a tensor of type {}", from.dtype.torch_name(), old.dtype.torch_name())));
         }

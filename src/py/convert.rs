@@ -327,6 +327,11 @@ impl PyStorage {
     fn storage(&self) -> &Arc<Storage> {
         self.0.storage()
     }
+    /// The whole storage as a row of elements of `dtype`.
+    pub fn row(&self, dtype: DType) -> Result<Array> {
+        let n = self.storage().size() / dtype.size();
+        Ok(Array::over(self.storage().clone(), Dims::of(&[n]), Dims::of(&[1]), 0, dtype)?.counted_as(&self.0))
+    }
 }
 #[pymethods]
 impl PyStorage {

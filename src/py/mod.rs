@@ -13,11 +13,12 @@ pub mod graph;
 pub mod hooks;
 pub mod keeper;
 pub mod literal;
-pub mod number;
 pub mod node;
+pub mod number;
 pub mod ret;
 pub mod size;
 pub mod special;
+pub mod system;
 pub mod tensor;
 
 pub use keeper::Keeper;
@@ -61,11 +62,12 @@ mod _C {
     fn init(m: &Bound<'_, PyModule>) -> PyResult<()> {
         call::install(m)?;
         dtype::install(m)?;
-        convert::install(m)?;
         hooks::install(m)?;
         node::install(m)?;
         graph::install(m)?;
         function::install(m)?;
+        system::install(m)?;
+        convert::install(m)?;
         Ok(())
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! One object a node for as long as it is held (the node knows its wrapper by a borrowed pointer). Safety as in `tensor`.
 #![allow(unsafe_code)]
-use super::dtype::{PyDType, size};
+use super::dtype::PyDType;
+use super::size::new_size;
 use super::hooks::{Handle, Place, UserHook, pair};
 use super::ret::number;
 use super::tensor::{PyTensor, visit_node, wrap, wrap_held};
@@ -117,7 +118,7 @@ pub fn input_metadata<'py>(py: Python<'py>, n: &Node) -> PyResult<Bound<'py, PyL
     let rows = (0..n.outputs()).map(|i| {
         let m = n.output(i);
         let row = PyDict::new(py);
-        row.set_item("shape", size(py, &m.shape.to_i64())?)?;
+        row.set_item("shape", new_size(py, m.shape.len(), |d| m.shape[d] as i64)?)?;
         row.set_item("dtype", PyDType::get(py, m.dtype))?;
         row.set_item("is_nested_tensor", false)?;
         let space = py.import("types")?.getattr("SimpleNamespace")?;

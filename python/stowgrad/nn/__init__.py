@@ -6,7 +6,7 @@ from stowgrad.nn.modules import __all__ as _layers
 from stowgrad.nn.parallel import DataParallel
 from stowgrad.nn.parameter import Buffer, Parameter
 
-__all__ = [  # noqa: PLE0604
+__all__ = [
     *_layers,
     "Buffer",
     "DataParallel",

@@ -20,7 +20,8 @@ def legacy_get_string(size_average: bool | None, reduce: bool | None, emit_warni
     reduction = "none" if reduce is False else "sum" if size_average is False else "mean"
     if emit_warning:
         warnings.warn(
-            f"size_average and reduce args will be deprecated, please use reduction='{reduction}' instead.", stacklevel=3
+            f"size_average and reduce args will be deprecated, please use reduction='{reduction}' instead.",
+            stacklevel=3,
         )
     return reduction
 

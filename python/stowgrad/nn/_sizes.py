@@ -37,4 +37,4 @@ def _list_with_default(out_size: Any, defaults: Sequence[int]) -> list[int]:
         return [out_size]
     if len(defaults) <= len(out_size):
         raise ValueError(f"Input dimension should be at least {len(out_size) + 1}; got {len(defaults)}")
-    return [d if s is None else s for s, d in zip(out_size, defaults[-len(out_size) :])]
+    return [d if s is None else s for s, d in zip(out_size, defaults[-len(out_size) :], strict=False)]

@@ -1,10 +1,11 @@
 """The functions behind the layers: activations, losses, normalisation, convolution, pooling, attention.
 
-What is known here: native operations and how torch composes the rest from them; a composition keeps torch's node names and
-saves the same tensors. What must not be known here: modules.
+What is known here: native operations and how torch composes the rest from them; a composition keeps torch's node names
+and saves the same tensors. What must not be known here: modules.
 
-Invariants: arguments, their order, defaults and exception classes are torch's. A function that is native under the same name
-is taken as it is (`_NATIVE`), on first use, so that a build without it fails where it is asked for and by its name.
+Invariants: arguments, their order, defaults and exception classes are torch's. A function that is native under the same
+name is taken as it is (`_NATIVE`), on first use, so that a build without it fails where it is asked for and by its
+name.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ def _same_size(input: Tensor, target: Tensor, loss: str) -> tuple[Tensor, Tensor
         "This will likely lead to incorrect results due to broadcasting. Please ensure they have the same size.",
         stacklevel=3,
     )
-    return _C.broadcast_tensors(input, target)
+    return stowgrad.broadcast_tensors(input, target)
 
 
 def _weighted(loss: Tensor, weight: Tensor, input: Tensor, reduction: str) -> Tensor:
@@ -143,7 +144,9 @@ def relu(input: Tensor, inplace: bool = False) -> Tensor:
 
 
 def glu(input: Tensor, dim: int = -1) -> Tensor:
-    """a * sigmoid(b), where a and b are the halves of `input` along `dim`. RuntimeError for an odd size or 0 dimensions."""
+    """a * sigmoid(b), where a and b are the halves of `input` along `dim`. RuntimeError for an odd size or 0
+    dimensions.
+    """
     if input.dim() == 0:
         raise RuntimeError("glu does not support scalars because halving size must be even")
     return _nn.glu(input, dim)
@@ -345,7 +348,8 @@ def dropout2d(input: Tensor, p: float = 0.5, training: bool = True, inplace: boo
     _check_probability(p)
     if input.dim() not in (3, 4):
         warnings.warn(
-            f"dropout2d: Received a {input.dim()}-D input; 3-D or 4-D is expected, others drop along dimension 1 as well",
+            f"dropout2d: Received a {input.dim()}-D input; 3-D or 4-D is expected, others drop along "
+            "dimension 1 as well",
             stacklevel=2,
         )
     return _noise_dropout(input, p, training, inplace, feature=True, alpha=False)
@@ -356,7 +360,8 @@ def dropout3d(input: Tensor, p: float = 0.5, training: bool = True, inplace: boo
     _check_probability(p)
     if input.dim() not in (4, 5):
         warnings.warn(
-            f"dropout3d: Received a {input.dim()}-D input; 4-D or 5-D is expected, others drop along dimension 1 as well",
+            f"dropout3d: Received a {input.dim()}-D input; 4-D or 5-D is expected, others drop along "
+            "dimension 1 as well",
             stacklevel=2,
         )
     if input.dim() != 4:
@@ -370,7 +375,7 @@ def dropout3d(input: Tensor, p: float = 0.5, training: bool = True, inplace: boo
 @stowgrad.no_grad()
 def _no_grad_embedding_renorm_(weight: Tensor, input: Tensor, max_norm: float, norm_type: float) -> Tensor:
     """Scales, in place, the rows of `weight` that `input` names and that are longer than `max_norm`."""
-    rows = _C.unique(input.reshape(-1))
+    rows = stowgrad.unique(input.reshape(-1))
     values = weight[rows]
     norms = _C.norm(values, norm_type, 1, True)
     weight[rows] = _C.where(norms > max_norm, values * (max_norm / (norms + 1e-7)), values)
@@ -429,21 +434,25 @@ def embedding_bag(
 ) -> Tensor:
     """Sums, means or maxima of bags of rows of `weight`, without the rows themselves.
 
-    `input` is (B, N), or flat with `offsets` where each bag begins. ValueError and RuntimeError for arguments that do not fit.
+    `input` is (B, N), or flat with `offsets` where each bag begins. ValueError and RuntimeError for arguments that do
+    not fit.
     """
     if weight.dtype == _C.int64 and input.is_floating_point():
         warnings.warn("Argument order of nn.functional.embedding_bag was changed: it is (input, weight)", stacklevel=2)
         weight, input = input, weight
     if per_sample_weights is not None and input.size() != per_sample_weights.size():
         raise ValueError(
-            f"embedding_bag: If per_sample_weights ({tuple(per_sample_weights.shape)}) is not None, then it must have the "
+            f"embedding_bag: If per_sample_weights ({tuple(per_sample_weights.shape)}) is not None, then "
+            "it must have the "
             f"same shape as the input ({tuple(input.shape)})"
         )
     if weight.dim() != 2:
         raise ValueError(f"weight has to be a 2D Tensor, but got Tensor of dimension {weight.dim()}")
     if input.dim() == 2:
         if offsets is not None:
-            raise ValueError("if input is 2D, then offsets has to be None, as input is a mini-batch of fixed length bags")
+            raise ValueError(
+                "if input is 2D, then offsets has to be None, as input is a mini-batch of fixed length bags"
+            )
         offsets = _C.arange(0, input.numel(), input.size(1), dtype=input.dtype, device=input.device)
         input = input.reshape(-1)
         if per_sample_weights is not None:
@@ -463,7 +472,8 @@ def embedding_bag(
         raise ValueError(f"max mode does not support {which}")
     if per_sample_weights is not None and mode != "sum":
         raise NotImplementedError(
-            f"embedding_bag: per_sample_weights was not None. per_sample_weights is only supported for mode='sum' (got mode='{mode}')"
+            "embedding_bag: per_sample_weights was not None. per_sample_weights is only supported for "
+            f"mode='sum' (got mode='{mode}')"
         )
     if padding_idx is not None:
         padding_idx = _padding_row(padding_idx, weight.size(0))
@@ -591,8 +601,8 @@ def group_norm(
 ) -> Tensor:
     """Normalises each of `num_groups` groups of channels of each sample; then weight and bias a channel.
 
-    RuntimeError for fewer than two dimensions or channels that the groups do not divide; ValueError when a group is one value.
-    Source: Wu and He 2018.
+    RuntimeError for fewer than two dimensions or channels that the groups do not divide; ValueError when a group is one
+    value. Source: Wu and He 2018.
     """
     if input.dim() < 2:
         raise RuntimeError(f"Expected at least 2 dimensions for input tensor but received {input.dim()}")
@@ -669,7 +679,8 @@ def cross_entropy(
 ) -> Tensor:
     """nll_loss of log_softmax(input, 1); the target may be class indices or probabilities of the input's shape.
 
-    IndexError for a class out of range; ValueError when the batch sizes differ; RuntimeError for label_smoothing outside [0, 1].
+    IndexError for a class out of range; ValueError when the batch sizes differ; RuntimeError for label_smoothing
+    outside [0, 1].
 
     >>> import stowgrad as torch
     >>> round(torch.nn.functional.cross_entropy(torch.zeros(1, 4), torch.tensor([2])).item(), 4)
@@ -677,9 +688,7 @@ def cross_entropy(
     """
     if size_average is not None or reduce is not None:
         reduction = _Reduction.legacy_get_string(size_average, reduce)
-    return _nn.cross_entropy_loss(
-        input, target, weight, _Reduction.get_enum(reduction), ignore_index, label_smoothing
-    )
+    return _nn.cross_entropy_loss(input, target, weight, _Reduction.get_enum(reduction), ignore_index, label_smoothing)
 
 
 def poisson_nll_loss(
@@ -692,7 +701,9 @@ def poisson_nll_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """exp(input) - target * input, or input - target * log(input + eps); `full` adds Stirling's term for targets above 1."""
+    """exp(input) - target * input, or input - target * log(input + eps); `full` adds Stirling's term for targets
+    above 1.
+    """
     reduction = _loss_reduction(reduction, size_average, reduce)
     loss = _C.exp(input) - target * input if log_input else input - target * _C.log(input + eps)
     if full:
@@ -706,8 +717,8 @@ def gaussian_nll_loss(
 ) -> Tensor:
     """0.5 * (log(var) + (input - target)**2 / var), with var at least `eps`; `full` adds the constant.
 
-    `var` is a number, or has the input's shape, or that with the last dimension 1 or missing. ValueError for another shape or a
-    negative value. Source: Nix and Weigend 1994.
+    `var` is a number, or has the input's shape, or that with the last dimension 1 or missing. ValueError for another
+    shape or a negative value. Source: Nix and Weigend 1994.
     """
     if isinstance(var, (int, float)):
         if var < 0:
@@ -772,11 +783,12 @@ def binary_cross_entropy(
     kind = _Reduction.get_enum(_loss_reduction(reduction, size_average, reduce))
     if target.size() != input.size():
         raise ValueError(
-            f"Using a target size ({target.size()}) that is different to the input size ({input.size()}) is deprecated. "
+            f"Using a target size ({target.size()}) that is different to the input size ({input.size()}) "
+            "is deprecated. "
             "Please ensure they have the same size."
         )
     if weight is not None and weight.shape != target.shape:
-        weight = weight.expand(_C.broadcast_shapes(weight.shape, target.shape))
+        weight = weight.expand(stowgrad.broadcast_shapes(weight.shape, target.shape))
     return _nn.binary_cross_entropy(input, target, weight, kind)
 
 
@@ -995,7 +1007,9 @@ def multi_margin_loss(
     return _nn.multi_margin_loss(input, target, p, margin, weight, kind)
 
 
-def _paired(distance: Callable, anchor: Tensor, positive: Tensor, negative: Tensor, margin: float, swap: bool) -> Tensor:
+def _paired(
+    distance: Callable, anchor: Tensor, positive: Tensor, negative: Tensor, margin: float, swap: bool
+) -> Tensor:
     near, far = distance(anchor, positive), distance(anchor, negative)
     if swap:
         far = _C.minimum(far, distance(positive, negative))
@@ -1016,8 +1030,8 @@ def triplet_margin_loss(
 ) -> Tensor:
     """max(0, margin + |anchor - positive| - |anchor - negative|), in p-norms.
 
-    `swap` takes the positive as anchor where that is nearer to the negative. RuntimeError for differing dimensions, ValueError
-    for a margin that is not positive. Source: Balntas et al. 2016.
+    `swap` takes the positive as anchor where that is nearer to the negative. RuntimeError for differing dimensions,
+    ValueError for a margin that is not positive. Source: Balntas et al. 2016.
     """
     reduction = _loss_reduction(reduction, size_average, reduce)
     if margin <= 0:
@@ -1025,7 +1039,8 @@ def triplet_margin_loss(
     if not anchor.dim() == positive.dim() == negative.dim():
         raise RuntimeError(
             "triplet_margin_loss: the anchor, positive, and negative tensors are expected to have the same number of "
-            f"dimensions, but got: anchor {anchor.dim()}D, positive {positive.dim()}D, and negative {negative.dim()}D inputs"
+            f"dimensions, but got: anchor {anchor.dim()}D, positive {positive.dim()}D, and negative "
+            f"{negative.dim()}D inputs"
         )
 
     def distance(a: Tensor, b: Tensor) -> Tensor:
@@ -1051,7 +1066,8 @@ def triplet_margin_with_distance_loss(
     if not anchor.dim() == positive.dim() == negative.dim():
         raise RuntimeError(
             "triplet_margin_loss: the anchor, positive, and negative tensors are expected to have the same number of "
-            f"dimensions, but got: anchor {anchor.dim()}D, positive {positive.dim()}D, and negative {negative.dim()}D inputs"
+            f"dimensions, but got: anchor {anchor.dim()}D, positive {positive.dim()}D, and negative "
+            f"{negative.dim()}D inputs"
         )
     loss = _paired(distance_function or pairwise_distance, anchor, positive, negative, margin, swap)
     return loss if kind == 0 else loss.mean() if kind == 1 else loss.sum()
@@ -1088,7 +1104,7 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
     [-1.0]
     """
     if x1.shape != x2.shape:
-        x1, x2 = _C.broadcast_tensors(x1, x2)
+        x1, x2 = stowgrad.broadcast_tensors(x1, x2)
 
     def length(x: Tensor) -> Tensor:
         norm = x.norm(2, dim, True).clone()
@@ -1287,7 +1303,8 @@ def _unpool_output_size(
         given = given[2:]
     if len(given) != n:
         raise ValueError(
-            f"output_size should be a sequence containing {n} or {n + 2} elements, but it has a length of '{len(output_size)}'"
+            f"output_size should be a sequence containing {n} or {n + 2} elements, but it has a length "
+            f"of '{len(output_size)}'"
         )
     for d in range(n):
         low, high = default[d] - stride[d], default[d] + stride[d]
@@ -1296,7 +1313,9 @@ def _unpool_output_size(
     return given
 
 
-def _unpool(n: int, input: Tensor, indices: Tensor, kernel_size: Any, stride: Any, padding: Any, output_size: Any) -> Any:
+def _unpool(
+    n: int, input: Tensor, indices: Tensor, kernel_size: Any, stride: Any, padding: Any, output_size: Any
+) -> Any:
     many = (_single, _pair, _triple)[n - 1]
     kernel, step, edge = many(kernel_size), many(_window(kernel_size, stride)), many(padding)
     size = _unpool_output_size(input, kernel, step, edge, output_size)
@@ -1453,9 +1472,9 @@ _PADS = {
 def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
     """Widens the last dimensions: `pad` is (left, right) of the last one, then of the one before, and so on.
 
-    mode "constant" writes `value` (0 by default) and takes any number of dimensions, negative widths cut; "reflect", "replicate"
-    and "circular" take the widths of one, two or three dimensions of an input with a channel and perhaps a batch dimension:
-    NotImplementedError for others.
+    mode "constant" writes `value` (0 by default) and takes any number of dimensions, negative widths cut; "reflect",
+    "replicate" and "circular" take the widths of one, two or three dimensions of an input with a channel and perhaps a
+    batch dimension: NotImplementedError for others.
 
     >>> import stowgrad as torch
     >>> torch.nn.functional.pad(torch.ones(2), (1, 0)).tolist()
@@ -1468,7 +1487,8 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
     n = len(pad) // 2
     if len(pad) % 2 or n not in (1, 2, 3) or input.dim() not in (n + 1, n + 2):
         raise NotImplementedError(
-            f"pad with mode '{mode}' takes 2, 4 or 6 widths for the last 1, 2 or 3 dimensions of an input that has one or two "
+            f"pad with mode '{mode}' takes 2, 4 or 6 widths for the last 1, 2 or 3 dimensions of an "
+            "input that has one or two "
             f"dimensions more; got {len(pad)} widths for an input of shape {tuple(input.shape)}"
         )
     if mode == "circular":
@@ -1488,10 +1508,13 @@ def _circular_pad(input: Tensor, pad: Sequence[int]) -> Tensor:
         size = input.size(first + i)
         if left > size or right > size:
             raise RuntimeError(
-                f"Padding value causes wrapping around more than once: widths {left}, {right} of a dimension of size {size}"
+                f"Padding value causes wrapping around more than once: widths {left}, {right} of a "
+                f"dimension of size {size}"
             )
         if left + size + right < 0:
-            raise RuntimeError(f"Negative padding value is resulting in an empty dimension: {left}, {right} of size {size}")
+            raise RuntimeError(
+                f"Negative padding value is resulting in an empty dimension: {left}, {right} of size {size}"
+            )
         shape[first + i] = left + size + right
     out = input.new_empty(shape)
     inner_out: list[slice] = [slice(None)] * first
@@ -1532,8 +1555,8 @@ def interpolate(
 ) -> Tensor:
     """Resizes the dimensions after the first two to `size`, or by `scale_factor`.
 
-    Modes: nearest, nearest-exact, area, linear (3-d), bilinear and bicubic (4-d), trilinear (5-d). ValueError for arguments that
-    do not fit each other, NotImplementedError for a mode that does not fit the dimensions.
+    Modes: nearest, nearest-exact, area, linear (3-d), bilinear and bicubic (4-d), trilinear (5-d). ValueError for
+    arguments that do not fit each other, NotImplementedError for a mode that does not fit the dimensions.
     """
     exact = mode in ("nearest", "area", "nearest-exact")
     if exact and align_corners is not None:
@@ -1551,7 +1574,8 @@ def interpolate(
             return [given] * n
         if len(given) != n:
             raise ValueError(
-                f"Input and {what} must have the same number of spatial dimensions, but got input with spatial dimensions of "
+                f"Input and {what} must have the same number of spatial dimensions, but got input with "
+                "spatial dimensions of "
                 f"{list(input.shape[2:])} and {what} of {given}."
             )
         return list(given)
@@ -1565,7 +1589,9 @@ def interpolate(
         if recompute_scale_factor or mode == "area":
             sizes, factors = [math.floor(input.size(i + 2) * factors[i]) for i in range(n)], None
     if antialias and not (mode in ("bilinear", "bicubic") and input.dim() == 4):
-        raise ValueError("Anti-alias option is restricted to bilinear and bicubic modes and requires a 4-D tensor as input")
+        raise ValueError(
+            "Anti-alias option is restricted to bilinear and bicubic modes and requires a 4-D tensor as input"
+        )
     if n in (1, 2, 3):
         if mode == "area":
             return (adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d)[n - 1](input, sizes)
@@ -1576,8 +1602,10 @@ def interpolate(
             native = getattr(_nn, f"_{name}_aa" if antialias else name)
             return native(input, sizes, bool(align_corners), factors)
     raise NotImplementedError(
-        f"Input Error: Only 3D, 4D and 5D input Tensors supported (got {input.dim()}D) for the modes: nearest | linear | "
-        f"bilinear | bicubic | trilinear | area | nearest-exact (got {mode}): linear is of 3D, bilinear and bicubic of 4D, "
+        f"Input Error: Only 3D, 4D and 5D input Tensors supported (got {input.dim()}D) for the modes: "
+        "nearest | linear | "
+        f"bilinear | bicubic | trilinear | area | nearest-exact (got {mode}): linear is of 3D, bilinear "
+        "and bicubic of 4D, "
         "trilinear of 5D"
     )
 
@@ -1592,13 +1620,17 @@ def upsample(
 
 def upsample_nearest(input: Tensor, size: Any = None, scale_factor: Any = None) -> Tensor:
     """interpolate with mode="nearest"."""
-    warnings.warn("`nn.functional.upsample_nearest` is deprecated. Use `nn.functional.interpolate` instead.", stacklevel=2)
+    warnings.warn(
+        "`nn.functional.upsample_nearest` is deprecated. Use `nn.functional.interpolate` instead.", stacklevel=2
+    )
     return interpolate(input, size, scale_factor, mode="nearest")
 
 
 def upsample_bilinear(input: Tensor, size: Any = None, scale_factor: Any = None) -> Tensor:
     """interpolate with mode="bilinear" and align_corners=True."""
-    warnings.warn("`nn.functional.upsample_bilinear` is deprecated. Use `nn.functional.interpolate` instead.", stacklevel=2)
+    warnings.warn(
+        "`nn.functional.upsample_bilinear` is deprecated. Use `nn.functional.interpolate` instead.", stacklevel=2
+    )
     return interpolate(input, size, scale_factor, mode="bilinear", align_corners=True)
 
 
@@ -1615,7 +1647,8 @@ def grid_sample(
 ) -> Tensor:
     """The input read at the places that `grid` names, in coordinates from -1 to 1 (x first).
 
-    input (N, C, H, W), grid (N, H', W', 2): (N, C, H', W'); likewise with one dimension more. ValueError for another mode.
+    input (N, C, H, W), grid (N, H', W', 2): (N, C, H', W'); likewise with one dimension more. ValueError for another
+    mode.
     """
     if mode not in _GRID_MODES:
         raise ValueError(
@@ -1627,18 +1660,23 @@ def grid_sample(
             f"but got: '{padding_mode}'"
         )
     if align_corners is None:
-        warnings.warn("Default grid_sample behavior is align_corners=False: name it to silence this warning", stacklevel=2)
+        warnings.warn(
+            "Default grid_sample behavior is align_corners=False: name it to silence this warning", stacklevel=2
+        )
     return _C.grid_sampler(input, grid, _GRID_MODES[mode], _GRID_PADDINGS[padding_mode], bool(align_corners))
 
 
 def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None = None) -> Tensor:
-    """The grid for grid_sample that the maps `theta` make: (N, 2, 3) gives (N, H, W, 2), (N, 3, 4) gives (N, D, H, W, 3).
+    """The grid for grid_sample that the maps `theta` make: (N, 2, 3) gives (N, H, W, 2), (N, 3, 4) gives (N, D, H, W,
+    3).
 
-    ValueError when theta does not fit `size` or is not floating, or a size is not positive; NotImplementedError for other numbers
-    of dimensions.
+    ValueError when theta does not fit `size` or is not floating, or a size is not positive; NotImplementedError for
+    other numbers of dimensions.
     """
     if align_corners is None:
-        warnings.warn("Default affine_grid behavior is align_corners=False: name it to silence this warning", stacklevel=2)
+        warnings.warn(
+            "Default affine_grid behavior is align_corners=False: name it to silence this warning", stacklevel=2
+        )
     size = list(size)
     if not theta.is_floating_point():
         raise ValueError(f"Expected theta to have floating point type, but got {theta.dtype}")
@@ -1650,7 +1688,8 @@ def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None =
         )
     if theta.dim() != 3 or tuple(theta.shape[-2:]) != (n, n + 1):
         raise ValueError(
-            f"Expected a batch of {n}D affine matrices of shape Nx{n}x{n + 1} for size {size}. Got {tuple(theta.shape)}."
+            f"Expected a batch of {n}D affine matrices of shape Nx{n}x{n + 1} for size {size}. Got "
+            f"{tuple(theta.shape)}."
         )
     if min(size) <= 0:
         raise ValueError(f"Expected non-zero, positive output size. Got {size}")
@@ -1686,9 +1725,7 @@ def fold(
     stride: _Ints = 1,
 ) -> Tensor:
     """Sums columns back into the windows they came from: the transpose of `unfold`."""
-    return _nn.col2im(
-        input, _pair(output_size), _pair(kernel_size), _pair(dilation), _pair(padding), _pair(stride)
-    )
+    return _nn.col2im(input, _pair(output_size), _pair(kernel_size), _pair(dilation), _pair(padding), _pair(stride))
 
 
 def assert_int_or_pair(arg: Any, arg_name: str, message: str) -> None:
@@ -1732,7 +1769,9 @@ def _mha_shape_check(
 ) -> bool:
     """Whether the input has a batch dimension. AssertionError when the shapes do not fit."""
     if query.dim() not in (2, 3):
-        raise AssertionError(f"query should be unbatched 2D or batched 3D tensor but received {query.dim()}-D query tensor")
+        raise AssertionError(
+            f"query should be unbatched 2D or batched 3D tensor but received {query.dim()}-D query tensor"
+        )
     batched = query.dim() == 3
     kind = "batched (3-D)" if batched else "unbatched (2-D)"
     if key.dim() != query.dim() or value.dim() != query.dim():
@@ -1748,7 +1787,8 @@ def _mha_shape_check(
     if attn_mask is not None:
         if attn_mask.dim() not in (2, 3):
             raise AssertionError(
-                f"For {kind} `query`, expected `attn_mask` to be `None`, 2-D or 3-D but found {attn_mask.dim()}-D tensor instead"
+                f"For {kind} `query`, expected `attn_mask` to be `None`, 2-D or 3-D but found "
+                f"{attn_mask.dim()}-D tensor instead"
             )
         if not batched and attn_mask.dim() == 3:
             expected = (num_heads, query.shape[0], key.shape[0])
@@ -1772,7 +1812,7 @@ def _in_projection_packed(q: Tensor, k: Tensor, v: Tensor, w: Tensor, b: Tensor 
         return [linear(q, w_q, b_q), joined[0], joined[1]]
     blocks = w.chunk(3)
     biases = (None, None, None) if b is None else b.chunk(3)
-    return [linear(t, block, bias) for t, block, bias in zip((q, k, v), blocks, biases)]
+    return [linear(t, block, bias) for t, block, bias in zip((q, k, v), blocks, biases, strict=False)]
 
 
 def _in_projection(
@@ -1822,10 +1862,11 @@ def multi_head_attention_forward(
     average_attn_weights: bool = True,
     is_causal: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attention in several heads: query (L, N, E), key and value (S, N, E), or all without N; gives (L, N, E) and the weights.
+    """Attention in several heads: query (L, N, E), key and value (S, N, E), or all without N; gives (L, N, E) and the
+    weights.
 
-    The weights are (N, L, S), the mean over heads, or (N, heads, L, S); None without `need_weights`. AssertionError for shapes
-    that do not fit, RuntimeError for a mask of the wrong shape. Source: Vaswani et al. 2017.
+    The weights are (N, L, S), the mean over heads, or (N, heads, L, S); None without `need_weights`. AssertionError for
+    shapes that do not fit, RuntimeError for a mask of the wrong shape. Source: Vaswani et al. 2017.
     """
     batched = _mha_shape_check(query, key, value, key_padding_mask, attn_mask, num_heads)
     if not batched:

@@ -1,9 +1,10 @@
 """Filling parameters before training.
 
-What is known here: shapes and random fills. Invariants: every function writes in place under no_grad and gives the tensor
-back; it draws in torch's order, so that a seed gives torch's numbers.
+What is known here: shapes and random fills. Invariants: every function writes in place under no_grad and gives the
+tensor back; it draws in torch's order, so that a seed gives torch's numbers.
 
-Sources: Glorot and Bengio 2010 (xavier), He et al. 2015 (kaiming), Saxe et al. 2013 (orthogonal), Martens 2010 (sparse).
+Sources: Glorot and Bengio 2010 (xavier), He et al. 2015 (kaiming), Saxe et al. 2013 (orthogonal), Martens 2010
+(sparse).
 """
 
 from __future__ import annotations
@@ -119,7 +120,9 @@ def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Any 
 def trunc_normal_(
     tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0, generator: Any = None
 ) -> Tensor:
-    """Fills with normal numbers conditioned on lying in [a, b], by the inverse of the distribution function."""
+    """Fills with normal numbers conditioned on lying in [a, b], by rejection: of normal numbers, or where few would
+    fall in the interval, of even ones.
+    """
     if mean < a - 2 * std or mean > b + 2 * std:
         warnings.warn(
             f"mean is more than 2 std from [a, b] in nn.init.trunc_normal_: mean {mean}, std {std}, a {a}, b {b}; "
@@ -128,14 +131,30 @@ def trunc_normal_(
         )
 
     def below(x: float) -> float:
-        return (1.0 + math.erf(x / math.sqrt(2.0))) / 2.0
+        return (1.0 + math.erf((x - mean) / std / math.sqrt(2.0))) / 2.0
 
-    low, high = below((a - mean) / std), below((b - mean) / std)
-    tensor.uniform_(2 * low - 1, 2 * high - 1, generator=generator)
-    tensor.erfinv_()
-    tensor.mul_(std * math.sqrt(2.0))
-    tensor.add_(mean)
-    return tensor.clamp_(min=a, max=b)
+    if below(b) - below(a) > 0.3:
+        # Bounds as the dtype holds them: what rounds onto a bound is inside.
+        low, high = _C.tensor([a, b], dtype=tensor.dtype).tolist()
+
+        def draw() -> tuple[Tensor, Tensor]:
+            drawn = _C.empty_like(tensor).normal_(mean, std, generator=generator)
+            return drawn, (drawn < low) | (drawn > high)
+    else:
+        peak = -0.5 * ((max(a, min(mean, b)) - mean) / std) ** 2
+
+        def draw() -> tuple[Tensor, Tensor]:
+            drawn = _C.empty_like(tensor).uniform_(a, b, generator=generator)
+            log_density = drawn.sub(mean).div_(std).pow_(2).mul_(-0.5).sub_(peak)
+            return drawn, _C.empty_like(tensor).uniform_(generator=generator).log_() > log_density
+
+    # Every round draws for every element, so that the numbers of a seed do not depend on which were refused.
+    kept, refused = draw()
+    while refused.any():
+        drawn, again = draw()
+        kept = _C.where(refused, drawn, kept)
+        refused = refused & again
+    return tensor.copy_(kept)
 
 
 @_without_grad
@@ -206,7 +225,9 @@ def _kaiming_std(tensor: Tensor, a: float, mode: str, nonlinearity: str) -> floa
 def kaiming_uniform_(
     tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu", generator: Any = None
 ) -> Tensor:
-    """Fills evenly from [-b, b), b = gain * sqrt(3 / fan). A weight without elements is left as it is, with a warning."""
+    """Fills evenly from [-b, b), b = gain * sqrt(3 / fan). A weight without elements is left as it is, with a
+    warning.
+    """
     if 0 in tensor.shape:
         warnings.warn("Initializing zero-element tensors is a no-op", stacklevel=3)
         return tensor

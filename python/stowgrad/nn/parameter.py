@@ -34,8 +34,8 @@ class _ParameterMeta(type(Tensor)):
 class Parameter(Tensor, metaclass=_ParameterMeta):
     """A tensor that a module lists among its `parameters()` when it is assigned as an attribute.
 
-    `data` is wrapped without a copy (an empty float tensor when None); `requires_grad` defaults to True. Operations on a
-    Parameter give plain tensors. RuntimeError when a gradient is asked of an integer or bool tensor.
+    `data` is wrapped without a copy (an empty float tensor when None); `requires_grad` defaults to True. Operations on
+    a Parameter give plain tensors. RuntimeError when a gradient is asked of an integer or bool tensor.
 
     >>> import stowgrad as torch
     >>> p = torch.nn.Parameter(torch.ones(2))

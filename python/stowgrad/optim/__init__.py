@@ -16,6 +16,7 @@ from stowgrad.optim.sgd import SGD
 
 __all__ = [
     "ASGD",
+    "SGD",
     "Adadelta",
     "Adagrad",
     "Adam",
@@ -26,6 +27,5 @@ __all__ = [
     "RAdam",
     "RMSprop",
     "Rprop",
-    "SGD",
     "lr_scheduler",
 ]

@@ -63,7 +63,7 @@ class Adadelta(PerParameter):
             if decay != 0:
                 grad = grad.add(param, alpha=decay)
             square.mul_(rho).addcmul_(grad, grad, value=1 - rho)
-            delta = moved.add(eps).sqrt_().div_(square.add(eps).sqrt_()).mul_(grad)
+            delta = moved.add(eps).sqrt() / square.add(eps).sqrt() * grad
             moved.mul_(rho).addcmul_(delta, delta, value=1 - rho)
             param.add_(delta, alpha=-lr)
 

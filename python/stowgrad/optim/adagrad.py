@@ -66,7 +66,10 @@ class Adagrad(PerParameter):
 
     @staticmethod
     def _first_state(param: Tensor, group: dict[str, Any]) -> dict[str, Any]:
-        return {"step": _new_count(), "sum": _C.full_like(param, group["initial_accumulator_value"], requires_grad=False)}
+        return {
+            "step": _new_count(),
+            "sum": _C.full_like(param, group["initial_accumulator_value"], requires_grad=False),
+        }
 
     def share_memory(self) -> None:
         """Moves the sums to shared memory."""
@@ -84,7 +87,7 @@ class Adagrad(PerParameter):
             if decay != 0:
                 grad = grad.add(param, alpha=decay)
             total.addcmul_(grad, grad, value=1)
-            scale = total.sqrt().add_(eps)
+            scale = total.sqrt().add(eps)
             param.addcdiv_(grad, scale, value=-lr / (1 + (count.item() - 1) * lr_decay))
 
         return rule

@@ -1,4 +1,6 @@
-"""Adam: steps scaled by running means of the gradient and of its square. Sources: Kingma and Ba 2014; AMSGrad: Reddi et al. 2018."""
+"""Adam: steps scaled by running means of the gradient and of its square. Sources: Kingma and Ba 2014; AMSGrad: Reddi
+et al. 2018.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,8 @@ _FUSED_DTYPES = (_C.float32, _C.float64)
 class Adam(PerParameter):
     """param -= lr * m / (sqrt(v) + eps), m and v the bias-corrected running means of grad and grad**2.
 
-    weight_decay adds weight_decay * param to the gradient, or, with decoupled_weight_decay, shrinks the parameter by lr times that.
-    amsgrad divides by the largest v so far. ValueError for a negative option or a beta outside [0, 1).
+    weight_decay adds weight_decay * param to the gradient, or, with decoupled_weight_decay, shrinks the parameter by lr
+    times that. amsgrad divides by the largest v so far. ValueError for a negative option or a beta outside [0, 1).
 
     >>> import stowgrad as torch
     >>> w = torch.tensor([1.0], requires_grad=True)
@@ -104,9 +106,7 @@ class Adam(PerParameter):
             count.add_(1)
             step = count.item()
             if fused is not None and param.dtype in _FUSED_DTYPES and param.dtype == grad.dtype and param.is_cpu:
-                fused(
-                    param, grad, mean, square, most, int(step), lr, beta1, beta2, eps, decay, decoupled, maximize
-                )
+                fused(param, grad, mean, square, most, int(step), lr, beta1, beta2, eps, decay, decoupled, maximize)
                 return
             if maximize:
                 grad = -grad

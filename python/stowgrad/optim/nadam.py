@@ -86,7 +86,7 @@ class NAdam(PerParameter):
             so_far = product.item()
             mean.lerp_(grad, 1 - beta1)
             square.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
-            scale = square.div(1 - beta2**step).sqrt_().add_(eps)
+            scale = square.div(1 - beta2**step).sqrt().add(eps)
             param.addcdiv_(grad, scale, value=-lr * (1.0 - mu) / (1.0 - so_far))
             param.addcdiv_(mean, scale, value=-lr * mu_next / (1.0 - so_far * mu_next))
 

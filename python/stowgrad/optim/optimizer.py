@@ -1,10 +1,10 @@
 """`Optimizer`: groups of parameters, each with its options, and what is remembered of every parameter.
 
-What is known here: groups, state, their dictionaries, hooks. What must not be known here: any rule of descent, but for the shape
-that all have: `PerParameter` walks the groups and hands every parameter that has a gradient to a rule.
+What is known here: groups, state, their dictionaries, hooks. What must not be known here: any rule of descent, but for
+the shape that all have: `PerParameter` walks the groups and hands every parameter that has a gradient to a rule.
 
-Invariants: a parameter stands in one group alone; writes happen in place and record nothing, unless `differentiable`; a state
-dictionary names parameters by their place, in the order of the groups.
+Invariants: a parameter stands in one group alone; writes happen in place and record nothing, unless `differentiable`; a
+state dictionary names parameters by their place, in the order of the groups.
 """
 
 from __future__ import annotations
@@ -71,10 +71,11 @@ _HOOK_TABLES = (
 
 
 def _with_hooks(step: Callable) -> Callable:
-    """A `step` that runs the hooks around itself."""
+    """A `step` that runs the hooks around itself. The arguments that hooks see begin with the optimizer."""
 
     @functools.wraps(step)
-    def stepped(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
+    def stepped(*args: Any, **kwargs: Any) -> Any:
+        self = args[0]
         self._opt_called = True
         if self._optimizer_step_pre_hooks or _global_optimizer_pre_hooks:
             for hook in (*_global_optimizer_pre_hooks.values(), *self._optimizer_step_pre_hooks.values()):
@@ -83,10 +84,11 @@ def _with_hooks(step: Callable) -> Callable:
                     continue
                 if not (isinstance(given, tuple) and len(given) == 2):
                     raise RuntimeError(
-                        f"step pre-hook {hook!r} must return None or a tuple of (new_args, new_kwargs), but got {given!r}."
+                        f"step pre-hook {hook!r} must return None or a tuple of (new_args, new_kwargs), "
+                        f"but got {given!r}."
                     )
                 args, kwargs = given
-        out = step(self, *args, **kwargs)
+        out = step(*args, **kwargs)
         if self._optimizer_step_post_hooks or _global_optimizer_post_hooks:
             for hook in (*self._optimizer_step_post_hooks.values(), *_global_optimizer_post_hooks.values()):
                 hook(self, args, kwargs)
@@ -99,9 +101,9 @@ def _with_hooks(step: Callable) -> Callable:
 class Optimizer:
     """Base class of all optimizers.
 
-    `params` is an iterable of tensors, of (name, tensor) pairs, or of dicts that each hold "params" and options of their own;
-    `defaults` are the options of those that do not. ValueError for no parameters, for one that is no leaf, or one in two groups;
-    TypeError for what is no tensor.
+    `params` is an iterable of tensors, of (name, tensor) pairs, or of dicts that each hold "params" and options of
+    their own; `defaults` are the options of those that do not. ValueError for no parameters, for one that is no leaf,
+    or one in two groups; TypeError for what is no tensor.
 
     >>> import stowgrad as torch
     >>> w = torch.ones(2, requires_grad=True)
@@ -119,7 +121,8 @@ class Optimizer:
         self._patch_step_function()
         if isinstance(params, Tensor):
             raise TypeError(
-                f"params argument given to the optimizer should be an iterable of Tensors or dicts, but got {type(params).__name__}"
+                "params argument given to the optimizer should be an iterable of Tensors or dicts, but "
+                f"got {type(params).__name__}"
             )
         self.state: defaultdict[Any, Any] = defaultdict(dict)
         self.param_groups: list[dict[str, Any]] = []
@@ -159,8 +162,8 @@ class Optimizer:
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds a dict of "params" and options; options it lacks come from the defaults.
 
-        TypeError for what is no dict, tensor or ordered collection; ValueError for a parameter that is no leaf, that another group
-        holds, or for an option that is required and missing.
+        TypeError for what is no dict, tensor or ordered collection; ValueError for a parameter that is no leaf, that
+        another group holds, or for an option that is required and missing.
         """
         if not isinstance(param_group, dict):
             raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
@@ -205,7 +208,9 @@ class Optimizer:
     # ---- state ----
 
     def state_dict(self) -> dict[str, Any]:
-        """{"state": what is remembered, by the place of the parameter; "param_groups": the options, with places for parameters}."""
+        """{"state": what is remembered, by the place of the parameter; "param_groups": the options, with places for
+        parameters}.
+        """
         for hook in self._optimizer_state_dict_pre_hooks.values():
             hook(self)
         places: dict[int, int] = {}
@@ -250,7 +255,7 @@ class Optimizer:
             raise ValueError(
                 f"loaded state dict has a different number of parameter groups: {len(theirs)}, not {len(ours)}"
             )
-        for mine, given in zip(ours, theirs):
+        for mine, given in zip(ours, theirs, strict=False):
             if len(mine["params"]) != len(given["params"]):
                 raise ValueError(
                     "loaded state dict contains a parameter group that doesn't match the size of optimizer's group: "
@@ -260,6 +265,7 @@ class Optimizer:
             zip(
                 itertools.chain.from_iterable(group["params"] for group in theirs),
                 itertools.chain.from_iterable(group["params"] for group in ours),
+                strict=False,
             )
         )
 
@@ -279,7 +285,7 @@ class Optimizer:
             else:
                 state[key] = value
         groups = []
-        for mine, given in zip(ours, theirs):
+        for mine, given in zip(ours, theirs, strict=False):
             given["params"] = mine["params"]
             if "param_names" in mine and "param_names" not in given:
                 given["param_names"] = mine["param_names"]
@@ -383,11 +389,16 @@ def _new_count(start: float = 0.0) -> Tensor:
 class PerParameter(Optimizer):
     """An optimizer whose rule looks at one parameter at a time.
 
-    A subclass defines `_rule(group)`: a function of (param, grad, state) that reads the group's options once and moves the parameter.
-    `grad` has its sign turned when the group maximizes.
+    A subclass defines `_rule(group)`: a function of (param, grad, state) that reads the group's options once and moves
+    the parameter. `grad` has its sign turned when the group maximizes, unless the rule does that itself (`_turns_sign`
+    False). A group that needs no memory (`_remembers`) has None for its state, so that nothing of it stands in the
+    state dictionary.
     """
 
     _turns_sign = True
+
+    def _remembers(self, group: dict[str, Any]) -> bool:
+        return True
 
     def _rule(self, group: dict[str, Any]) -> Callable[[Tensor, Tensor, dict[str, Any]], None]:
         raise NotImplementedError
@@ -405,10 +416,11 @@ class PerParameter(Optimizer):
             for group in self.param_groups:
                 rule = self._rule(group)
                 turn = self._turns_sign and group.get("maximize", False)
+                remembers = self._remembers(group)
                 for param in group["params"]:
                     grad = param.grad
                     if grad is not None:
-                        rule(param, -grad if turn else grad, remembered[param])
+                        rule(param, -grad if turn else grad, remembered[param] if remembers else None)
         finally:
             _C._set_grad_enabled(recording)
         return loss

@@ -87,7 +87,7 @@ class RAdam(PerParameter):
             if rho > 5.0:
                 rect = math.sqrt((rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho))
                 factor = lr / correction1 * rect * math.sqrt(correction2)
-                param.addcdiv_(mean, square.sqrt().add_(eps), value=-factor)
+                param.addcdiv_(mean, square.sqrt().add(eps), value=-factor)
             else:
                 param.add_(mean, alpha=-lr / correction1)
 

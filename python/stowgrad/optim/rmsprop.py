@@ -16,7 +16,8 @@ __all__ = ["RMSprop"]
 
 
 class RMSprop(PerParameter):
-    """param -= lr * grad / (sqrt(v) + eps), v the running mean of grad**2, less the squared mean of grad when `centered`.
+    """param -= lr * grad / (sqrt(v) + eps), v the running mean of grad**2, less the squared mean of grad when
+    `centered`.
 
     ValueError for a negative option.
     """
@@ -71,10 +72,9 @@ class RMSprop(PerParameter):
             if centered:
                 mean = state["grad_avg"]
                 mean.lerp_(grad, 1 - alpha)
-                scale = square.addcmul(mean, mean, value=-1).sqrt_()
+                scale = square.addcmul(mean, mean, value=-1).sqrt().add(eps)
             else:
-                scale = square.sqrt()
-            scale = scale.add_(eps)
+                scale = square.sqrt().add(eps)
             if momentum > 0:
                 buf = state["momentum_buffer"]
                 buf.mul_(momentum).addcdiv_(grad, scale)

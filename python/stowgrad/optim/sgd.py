@@ -22,8 +22,8 @@ _FUSED_DTYPES = (_C.float32, _C.float64)
 class SGD(PerParameter):
     """param -= lr * buf, where buf = momentum * buf + (1 - dampening) * grad, and buf starts as the first gradient.
 
-    weight_decay adds weight_decay * param to the gradient; nesterov looks one step ahead; maximize goes uphill. ValueError for a
-    negative option, or nesterov without momentum or with dampening.
+    weight_decay adds weight_decay * param to the gradient; nesterov looks one step ahead; maximize goes uphill.
+    ValueError for a negative option, or nesterov without momentum or with dampening.
 
     >>> import stowgrad as torch
     >>> w = torch.tensor([1.0], requires_grad=True)
@@ -70,16 +70,19 @@ class SGD(PerParameter):
         }
         super().__init__(params, defaults)
 
+    def _remembers(self, group: dict[str, Any]) -> bool:
+        return group["momentum"] != 0
+
     def _rule(self, group: dict[str, Any]) -> Callable[[Tensor, Tensor, dict[str, Any]], None]:
         lr, decay = _number(group["lr"]), _number(group["weight_decay"])
         momentum, dampening = group["momentum"], group["dampening"]
         nesterov, maximize = group["nesterov"], group["maximize"]
         fused = None if group["differentiable"] else _fused
 
-        def rule(param: Tensor, grad: Tensor, state: dict[str, Any]) -> None:
-            buf = state.get("momentum_buffer") if momentum else None
+        def rule(param: Tensor, grad: Tensor, state: dict[str, Any] | None) -> None:
+            buf = state.get("momentum_buffer") if state is not None else None
             if fused is not None and param.dtype in _FUSED_DTYPES and param.dtype == grad.dtype and param.is_cpu:
-                first = momentum != 0 and buf is None
+                first = state is not None and buf is None
                 if first:
                     buf = state["momentum_buffer"] = _C.empty_like(grad)
                 fused(param, grad, buf, first, lr, momentum, dampening, decay, nesterov, maximize)
@@ -88,7 +91,7 @@ class SGD(PerParameter):
                 grad = -grad
             if decay != 0:
                 grad = grad.add(param, alpha=decay)
-            if momentum != 0:
+            if state is not None:
                 if buf is None:
                     buf = state["momentum_buffer"] = grad.detach().clone()
                 else:

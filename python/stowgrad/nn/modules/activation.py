@@ -25,6 +25,7 @@ __all__ = [
     "ELU",
     "GELU",
     "GLU",
+    "SELU",
     "Hardshrink",
     "Hardsigmoid",
     "Hardswish",
@@ -38,7 +39,6 @@ __all__ = [
     "RReLU",
     "ReLU",
     "ReLU6",
-    "SELU",
     "SiLU",
     "Sigmoid",
     "Softmax",
@@ -111,7 +111,7 @@ class RReLU(Module):
 
 
 class Hardtanh(Module):
-    """The input clipped to [min_val, max_val]. ValueError unless min_val < max_val."""
+    """The input clipped to [min_val, max_val]. AssertionError unless min_val < max_val."""
 
     __constants__ = ["min_val", "max_val", "inplace"]
 
@@ -134,7 +134,7 @@ class Hardtanh(Module):
         self.max_val = max_val
         self.inplace = inplace
         if not self.max_val > self.min_val:
-            raise ValueError(f"max_val must be larger than min_val; got {max_val} and {min_val}")
+            raise AssertionError(f"max_val must be larger than min_val; got {max_val} and {min_val}")
 
     def forward(self, input: Tensor) -> Tensor:
         return F.hardtanh(input, self.min_val, self.max_val, self.inplace)
@@ -384,7 +384,9 @@ class Softshrink(Module):
 
 
 class PReLU(Module):
-    """x where positive, weight * x elsewhere: one learned slope, or one a channel (dimension 1). Source: He et al. 2015."""
+    """x where positive, weight * x elsewhere: one learned slope, or one a channel (dimension 1). Source: He et al.
+    2015.
+    """
 
     __constants__ = ["num_parameters"]
 
@@ -497,8 +499,8 @@ class LogSoftmax(Module):
 class MultiheadAttention(Module):
     """softmax(q k' / sqrt(d)) v in `num_heads` heads of width d = embed_dim / num_heads, with learned projections.
 
-    query (L, N, E), key and value (S, N, E), with the batch first when `batch_first`, or without it. Gives the output, shaped
-    as the query, and the weights (N, L, S), or (N, heads, L, S) with `average_attn_weights=False`, or None with
+    query (L, N, E), key and value (S, N, E), with the batch first when `batch_first`, or without it. Gives the output,
+    shaped as the query, and the weights (N, L, S), or (N, heads, L, S) with `average_attn_weights=False`, or None with
     `need_weights=False`. Masks are True, or -inf, where attention is refused. Source: Vaswani et al. 2017.
 
     >>> import stowgrad as torch
@@ -527,7 +529,8 @@ class MultiheadAttention(Module):
     ) -> None:
         if embed_dim <= 0 or num_heads <= 0:
             raise ValueError(
-                f"embed_dim and num_heads must be greater than 0, got embed_dim={embed_dim} and num_heads={num_heads} instead"
+                f"embed_dim and num_heads must be greater than 0, got embed_dim={embed_dim} and "
+                f"num_heads={num_heads} instead"
             )
         super().__init__()
         self.embed_dim = embed_dim

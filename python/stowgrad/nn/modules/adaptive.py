@@ -25,8 +25,9 @@ _ASMoutput = namedtuple("_ASMoutput", ["output", "loss"])
 class AdaptiveLogSoftmaxWithLoss(Module):
     """Log-probabilities of the target classes (N) and their mean loss, for input (N, in_features) or (in_features).
 
-    Classes are sorted by frequency and cut into clusters at `cutoffs`; cluster i is projected to in_features / div_value ** i.
-    ValueError for cutoffs that are not increasing in (0, n_classes); RuntimeError for a target out of range.
+    Classes are sorted by frequency and cut into clusters at `cutoffs`; cluster i is projected to in_features /
+    div_value ** i. ValueError for cutoffs that are not increasing in (0, n_classes); RuntimeError for a target out of
+    range.
     """
 
     def __init__(
@@ -50,7 +51,8 @@ class AdaptiveLogSoftmaxWithLoss(Module):
             or any(int(c) != c for c in cutoffs)
         ):
             raise ValueError(
-                "cutoffs should be a sequence of unique, positive integers sorted in an increasing order, where each value "
+                "cutoffs should be a sequence of unique, positive integers sorted in an increasing "
+                "order, where each value "
                 f"is between 1 and n_classes-1; got {cutoffs} for {n_classes} classes"
             )
         self.in_features = in_features

@@ -1,7 +1,7 @@
 """Batch normalisation, with the running statistics that evaluation uses.
 
-Invariants: running_mean, running_var and num_batches_tracked are buffers, all None when statistics are not tracked; they are
-written in place, under no graph, once a training call.
+Invariants: running_mean, running_var and num_batches_tracked are buffers, all None when statistics are not tracked;
+they are written in place, under no graph, once a training call.
 """
 
 from __future__ import annotations

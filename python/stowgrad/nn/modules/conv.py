@@ -1,6 +1,7 @@
 """Convolution layers and their transposes.
 
-Invariants: weights are (out, in / groups, *kernel), for a transpose (in, out / groups, *kernel), and are drawn in torch's order.
+Invariants: weights are (out, in / groups, *kernel), for a transpose (in, out / groups, *kernel), and are drawn in
+torch's order.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import math
 from stowgrad import _C
 from stowgrad.nn import functional as F
 from stowgrad.nn import init
-from stowgrad.nn.modules.module import Module
 from stowgrad.nn._sizes import _pair, _reverse_repeat_tuple, _single, _triple
+from stowgrad.nn.modules.module import Module
 from stowgrad.nn.parameter import Parameter
 
 TYPE_CHECKING = False
@@ -82,7 +83,7 @@ class _ConvNd(Module):
         # What F.pad takes for the modes other than zeros: (left, right) of each dimension, the last one first.
         if isinstance(padding, str):
             widths: list[int] = []
-            for d, k in zip(reversed(dilation), reversed(kernel_size)):
+            for d, k in zip(reversed(dilation), reversed(kernel_size), strict=False):
                 total = d * (k - 1) if padding == "same" else 0
                 widths += [total // 2, total - total // 2]
             self._reversed_padding_repeated_twice = widths
@@ -107,9 +108,7 @@ class _ConvNd(Module):
 
     def extra_repr(self) -> str:
         n = len(self.kernel_size)
-        parts = [
-            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
-        ]
+        parts = [f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"]
         if self.padding != (0,) * n:
             parts.append(f"padding={self.padding}")
         if self.dilation != (1,) * n:
@@ -130,7 +129,9 @@ class _ConvNd(Module):
 
 
 class _Conv(_ConvNd):
-    """A convolution over as many dimensions as its kernel has; subclasses say how sizes are read and what computes it."""
+    """A convolution over as many dimensions as its kernel has; subclasses say how sizes are read and what computes
+    it.
+    """
 
     _sizes: Callable[[Any], tuple[int, ...]]
     _convolve: Callable[..., Tensor]
@@ -184,7 +185,8 @@ class _Conv(_ConvNd):
 class Conv1d(_Conv):
     """(N, in_channels, L) or without N, to (N, out_channels, L'): the correlation with a kernel, plus bias.
 
-    L' = (L + 2 padding - dilation (kernel_size - 1) - 1) / stride + 1, rounded down. ValueError for arguments that do not fit.
+    L' = (L + 2 padding - dilation (kernel_size - 1) - 1) / stride + 1, rounded down. ValueError for arguments that do
+    not fit.
     """
 
     _sizes = staticmethod(_single)
@@ -276,9 +278,9 @@ class _ConvTransposeNd(_ConvNd):
             + 1
             for i in range(n)
         ]
-        extra = tuple(want - low for want, low in zip(sizes, least))
-        if any(e < 0 or e >= s for e, s in zip(extra, self.stride)):
-            most = [low + s - 1 for low, s in zip(least, self.stride)]
+        extra = tuple(want - low for want, low in zip(sizes, least, strict=False))
+        if any(e < 0 or e >= s for e, s in zip(extra, self.stride, strict=False)):
+            most = [low + s - 1 for low, s in zip(least, self.stride, strict=False)]
             raise ValueError(
                 f"requested an output size of {list(output_size)}, but valid sizes range from {least} to {most} "
                 f"(for an input of {list(input.shape[-n:])})"

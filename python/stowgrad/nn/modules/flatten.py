@@ -36,7 +36,7 @@ class Flatten(Module):
 
 
 class Unflatten(Module):
-    """Splits dimension `dim` into `unflattened_size`, where one size may be -1. TypeError for sizes that are no ints."""
+    """Splits dimension `dim` into `unflattened_size`, one of which may be -1. TypeError for sizes that are no ints."""
 
     __constants__ = ["dim", "unflattened_size"]
 
@@ -49,7 +49,8 @@ class Unflatten(Module):
         for i, size in enumerate(unflattened_size):
             if not isinstance(size, int):
                 raise TypeError(
-                    f"unflattened_size must be tuple of ints, but found element of type {type(size).__name__} at pos {i}"
+                    f"unflattened_size must be tuple of ints, but found element of type {type(size).__name__} "
+                    f"at pos {i}"
                 )
         self.dim = dim
         self.unflattened_size = unflattened_size

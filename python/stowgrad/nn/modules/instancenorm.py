@@ -86,7 +86,8 @@ class _InstanceNorm(_NormBase):
             if stale:
                 error_msgs.append(
                     f"Unexpected running stats buffer(s) {' and '.join(stale)} for {type(self).__name__} with "
-                    "track_running_stats=False: build it with track_running_stats=True, or take them out of the state dict"
+                    "track_running_stats=False: build it with track_running_stats=True, or take them "
+                    "out of the state dict"
                 )
                 for name in stale:
                     state_dict.pop(prefix + name)

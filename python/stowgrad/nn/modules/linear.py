@@ -1,7 +1,8 @@
 """Layers that are one product with a weight: Identity, Linear, Bilinear.
 
-Invariants: weights are drawn in torch's order, so that a seed gives torch's layer. `forward` reads parameters from their table
-and not by attribute, which is ten times the cost; a parameter that was taken out of the table is found as an attribute.
+Invariants: weights are drawn in torch's order, so that a seed gives torch's layer. `forward` reads parameters from
+their table and not by attribute, which is ten times the cost; a parameter that was taken out of the table is found as
+an attribute.
 """
 
 from __future__ import annotations

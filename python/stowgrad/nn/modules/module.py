@@ -3,7 +3,8 @@
 What is known here: parameters, hooks, state dicts. What must not be known here: any particular layer.
 
 Invariants:
-- a parameter, buffer or submodule stands in exactly one of `_parameters`, `_buffers`, `_modules`, never in the instance dict;
+- a parameter, buffer or submodule stands in exactly one of `_parameters`, `_buffers`, `_modules`, never in the instance
+dict;
 - a call with no hook anywhere costs five truth tests and one call of `forward`: all else is in `_call_hooked`;
 - tables of hooks are ordered by registration (`prepend=True` puts a hook first) and keyed by the id of their handle.
 """
@@ -92,17 +93,23 @@ def _register(table: OrderedDict, hook: Callable, *flags: OrderedDict, prepend: 
 
 
 def register_module_parameter_registration_hook(hook: Callable) -> RemovableHandle:
-    """Calls `hook(module, name, param)` before any module registers a parameter; what it returns, if not None, is registered."""
+    """Calls `hook(module, name, param)` before any module registers a parameter; what it returns, if not None, is
+    registered.
+    """
     return _register(_global_parameter_registration_hooks, hook)
 
 
 def register_module_module_registration_hook(hook: Callable) -> RemovableHandle:
-    """Calls `hook(module, name, submodule)` before any module registers a submodule; a value other than None replaces it."""
+    """Calls `hook(module, name, submodule)` before any module registers a submodule; a value other than None replaces
+    it.
+    """
     return _register(_global_module_registration_hooks, hook)
 
 
 def register_module_buffer_registration_hook(hook: Callable) -> RemovableHandle:
-    """Calls `hook(module, name, buffer)` before any module registers a buffer; what it returns, if not None, is registered."""
+    """Calls `hook(module, name, buffer)` before any module registers a buffer; what it returns, if not None, is
+    registered.
+    """
     return _register(_global_buffer_registration_hooks, hook)
 
 
@@ -130,7 +137,8 @@ def _use_global_backward_hooks(full: bool) -> None:
     global _global_is_full_backward_hook, _global_call_hooks_used
     if _global_is_full_backward_hook is (not full):
         raise RuntimeError(
-            "Cannot use both regular backward hooks and full backward hooks as a global Module hook. Please use only one of them."
+            "Cannot use both regular backward hooks and full backward hooks as a global Module hook. "
+            "Please use only one of them."
         )
     _global_is_full_backward_hook = full
     _global_call_hooks_used = True
@@ -174,7 +182,11 @@ class _WrappedHook:
         return self.hook(module, *args, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"hook": self.hook, "with_module": self.with_module, "module": self.module() if self.with_module else None}
+        return {
+            "hook": self.hook,
+            "with_module": self.with_module,
+            "module": self.module() if self.with_module else None,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["hook"], state["module"] if state["with_module"] else None)
@@ -225,7 +237,8 @@ def _parse_to(args: tuple, kwargs: dict) -> tuple[Any, Any, bool, Any]:
     if rest or kwargs or not (dtype is None or isinstance(dtype, _C.dtype)):
         raise TypeError(
             f"to() received an invalid combination of arguments: {args}, {kwargs or ''}; "
-            "it takes (device, dtype, non_blocking), (dtype, non_blocking), (tensor, non_blocking) or (memory_format=...)"
+            "it takes (device, dtype, non_blocking), (dtype, non_blocking), (tensor, non_blocking) or "
+            "(memory_format=...)"
         )
     if device is not None:
         device = _C.device(device)
@@ -262,7 +275,9 @@ class Module:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if self.call_super_init is False:
             if kwargs:
-                raise TypeError(f"{type(self).__name__}.__init__() got an unexpected keyword argument '{next(iter(kwargs))}'")
+                raise TypeError(
+                    f"{type(self).__name__}.__init__() got an unexpected keyword argument '{next(iter(kwargs))}'"
+                )
             if args:
                 raise TypeError(
                     f"{type(self).__name__}.__init__() takes 1 positional argument but {len(args) + 1} were given"
@@ -351,7 +366,8 @@ class Module:
                         result = given
                 except Exception as e:  # the error of the forward is the one to report
                     warnings.warn(
-                        f"forward hook with always_call=True raised {e!r}, which was silenced as another error was raised "
+                        f"forward hook with always_call=True raised {e!r}, which was silenced as another "
+                        "error was raised "
                         f"in the forward of {type(self).__name__}",
                         stacklevel=3,
                     )
@@ -451,7 +467,8 @@ class Module:
     ) -> RemovableHandle:
         """Calls `hook(module, args, output)` after `forward`; a value other than None replaces the output.
 
-        With `with_kwargs` the call is `hook(module, args, kwargs, output)`; with `always_call` it comes even after an error.
+        With `with_kwargs` the call is `hook(module, args, kwargs, output)`; with `always_call` it comes even after an
+        error.
         """
         flags = [self._forward_hooks_with_kwargs] * with_kwargs + [self._forward_hooks_always_called] * always_call
         return _register(self._forward_hooks, hook, *flags, prepend=prepend)
@@ -461,7 +478,8 @@ class Module:
         return _register(self._backward_pre_hooks, hook, prepend=prepend)
 
     def register_full_backward_hook(self, hook: Callable, prepend: bool = False) -> RemovableHandle:
-        """Calls `hook(module, grad_input, grad_output)` when the gradients of the inputs are known; a tuple replaces them.
+        """Calls `hook(module, grad_input, grad_output)` when the gradients of the inputs are known; a tuple replaces
+        them.
 
         >>> import stowgrad as torch
         >>> m = torch.nn.Identity()
@@ -475,14 +493,17 @@ class Module:
         return _register(self._backward_hooks, hook, prepend=prepend)
 
     def register_backward_hook(self, hook: Callable) -> RemovableHandle:
-        """Calls `hook(module, grad_input, grad_output)` at the node of the output: prefer `register_full_backward_hook`."""
+        """Calls `hook(module, grad_input, grad_output)` at the node of the output: prefer
+        `register_full_backward_hook`.
+        """
         self._use_backward_hooks(False)
         return _register(self._backward_hooks, hook)
 
     def _use_backward_hooks(self, full: bool) -> None:
         if self._is_full_backward_hook is (not full):
             raise RuntimeError(
-                "Cannot use both regular backward hooks and full backward hooks on a single Module. Please use only one of them."
+                "Cannot use both regular backward hooks and full backward hooks on a single Module. "
+                "Please use only one of them."
             )
         self._is_full_backward_hook = full
 
@@ -501,7 +522,8 @@ class Module:
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
         """Adds a tensor that belongs to the state but is not trained; `persistent=False` keeps it out of `state_dict`.
 
-        KeyError for a name with a dot, an empty one, or one that an attribute has; TypeError for a value that is no tensor.
+        KeyError for a name with a dot, an empty one, or one that an attribute has; TypeError for a value that is no
+        tensor.
         """
         if "_buffers" not in self.__dict__:
             raise AttributeError("cannot assign buffer before Module.__init__() call")
@@ -532,7 +554,8 @@ class Module:
         if param is not None:
             if not isinstance(param, Parameter):
                 raise TypeError(
-                    f"cannot assign '{_type_name(param)}' object to parameter '{name}' (torch.nn.Parameter or None required)"
+                    f"cannot assign '{_type_name(param)}' object to parameter '{name}' (torch.nn.Parameter "
+                    "or None required)"
                 )
             if param.grad_fn is not None:
                 raise ValueError(
@@ -613,7 +636,8 @@ class Module:
         if buffers is not None and name in buffers:
             if value is not None and not isinstance(value, Tensor):
                 raise TypeError(
-                    f"cannot assign '{_type_name(value)}' as buffer '{name}' (torch.nn.Buffer, torch.Tensor or None expected)"
+                    f"cannot assign '{_type_name(value)}' as buffer '{name}' (torch.nn.Buffer, torch.Tensor "
+                    "or None expected)"
                 )
             persistent = value.persistent if isinstance(value, Buffer) else name not in self._non_persistent_buffers_set
             self.register_buffer(name, value, persistent)
@@ -744,9 +768,7 @@ class Module:
         self, get_members_fn: Callable, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Any]]:
         seen = set()
-        modules = (
-            self.named_modules(prefix=prefix, remove_duplicate=remove_duplicate) if recurse else [(prefix, self)]
-        )
+        modules = self.named_modules(prefix=prefix, remove_duplicate=remove_duplicate) if recurse else [(prefix, self)]
         for path, module in modules:
             for name, member in get_members_fn(module):
                 if member is None or member in seen:
@@ -956,11 +978,15 @@ class Module:
 
     def _register_state_dict_hook(self, hook: Callable) -> RemovableHandle:
         if getattr(hook, "_from_public_api", False):
-            raise RuntimeError("this hook was registered by register_state_dict_post_hook: it cannot be registered again here")
+            raise RuntimeError(
+                "this hook was registered by register_state_dict_post_hook: it cannot be registered again here"
+            )
         return _register(self._state_dict_hooks, hook)
 
     def register_state_dict_post_hook(self, hook: Callable) -> RemovableHandle:
-        """Calls `hook(module, state_dict, prefix, local_metadata)` after this module wrote its state; it may change the dict."""
+        """Calls `hook(module, state_dict, prefix, local_metadata)` after this module wrote its state; it may change
+        the dict.
+        """
         hook._from_public_api = True
         return _register(self._state_dict_hooks, hook)
 
@@ -972,7 +998,9 @@ class Module:
         return _register(self._load_state_dict_pre_hooks, _WrappedHook(hook, self if with_module else None))
 
     def register_load_state_dict_pre_hook(self, hook: Callable) -> RemovableHandle:
-        """Calls `hook(module, state_dict, prefix, local_metadata, strict, missing, unexpected, errors)` before loading here."""
+        """Calls `hook(module, state_dict, prefix, local_metadata, strict, missing, unexpected, errors)` before
+        loading here.
+        """
         return self._register_load_state_dict_pre_hook(hook, with_module=True)
 
     def register_load_state_dict_post_hook(self, hook: Callable) -> RemovableHandle:
@@ -982,8 +1010,8 @@ class Module:
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Copies values by path into parameters and buffers, or with `assign` puts the given tensors in their place.
 
-        Gives (missing_keys, unexpected_keys). RuntimeError that lists all that differs: missing and unexpected keys when
-        `strict`, and shapes that do not fit always; TypeError when `state_dict` is no mapping.
+        Gives (missing_keys, unexpected_keys). RuntimeError that lists all that differs: missing and unexpected keys
+        when `strict`, and shapes that do not fit always; TypeError when `state_dict` is no mapping.
         """
         if not isinstance(state_dict, Mapping):
             raise TypeError(f"Expected state_dict to be dict-like, got {_type_name(state_dict)}.")

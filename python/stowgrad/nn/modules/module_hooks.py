@@ -2,8 +2,8 @@
 
 What is known here: autograd Functions, nodes and their hooks. What must not be known here: `Module`.
 
-Invariant: gradients that pass between the output side and the input side of a module are held only while a backward is between
-the two.
+Invariant: gradients that pass between the output side and the input side of a module are held only while a backward is
+between the two.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class BackwardHook:
     """Calls a module's full backward hooks and backward pre-hooks for one forward call.
 
     `setup_input_hook(args)` and `setup_output_hook(result)` give the same values, passed through a node of their own.
-    The output's node collects the gradients of the outputs and runs the pre-hooks; the inputs' node runs the hooks with both.
-    When no input requires a gradient the hooks run at the output, with None for each input.
+    The output's node collects the gradients of the outputs and runs the pre-hooks; the inputs' node runs the hooks with
+    both. When no input requires a gradient the hooks run at the output, with None for each input.
     """
 
     def __init__(self, module: Any, user_hooks: list[Callable], user_pre_hooks: list[Callable]) -> None:
@@ -75,7 +75,8 @@ class BackwardHook:
                 given = hook(self.module, (None,) * self.n_inputs, grads)
                 if given is not None and not (isinstance(given, tuple) and all(g is None for g in given)):
                     raise RuntimeError(
-                        f"backward hook of {type(self.module).__name__}: no input requires a gradient, so there is none "
+                        f"backward hook of {type(self.module).__name__}: no input requires a gradient, "
+                        "so there is none "
                         "to replace; the hook should always return None or None for all gradients"
                     )
             self.grad_outputs = None
@@ -95,7 +96,7 @@ class BackwardHook:
 def _spread(index: Any, values: tuple[Any, ...], size: int) -> tuple[Any, ...]:
     """`values` at the places of `index` in a tuple of `size`, None elsewhere."""
     spread: list[Any] = [None] * size
-    for i, value in zip(index, values):
+    for i, value in zip(index, values, strict=False):
         spread[i] = value
     return tuple(spread)
 
@@ -123,6 +124,6 @@ def _through_a_node(hook: Callable, args: tuple[Any, ...]) -> tuple[tuple[Any, .
     nodes = [t.grad_fn for t in passed if t.grad_fn is not None]
     nodes[0].register_hook(hook)
     spread = list(args)
-    for i, value in zip(index, passed):
+    for i, value in zip(index, passed, strict=False):
         spread[i] = value
     return (tuple(spread) if type(args) is tuple else type(args)(*spread)), index

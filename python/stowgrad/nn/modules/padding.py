@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from stowgrad.nn import functional as F
-from stowgrad.nn.modules.module import Module
 from stowgrad.nn._sizes import _ntuple, _pair, _quadruple
+from stowgrad.nn.modules.module import Module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

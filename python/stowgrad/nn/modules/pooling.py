@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from stowgrad.nn import functional as F
-from stowgrad.nn.modules.module import Module
 from stowgrad.nn._sizes import _pair, _single, _triple
+from stowgrad.nn.modules.module import Module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -75,7 +75,8 @@ class MaxPool1d(_MaxPoolNd):
 
 
 class MaxPool2d(_MaxPoolNd):
-    """Maxima of windows of the last two dimensions of (N, C, H, W) or (C, H, W); with return_indices where they lie too.
+    """Maxima of windows of the last two dimensions of (N, C, H, W) or (C, H, W); with return_indices where they lie
+    too.
 
     >>> import stowgrad as torch
     >>> torch.nn.MaxPool2d(2)(torch.zeros(1, 1, 4, 4)).shape
@@ -159,9 +160,7 @@ class AvgPool1d(_AvgPoolNd):
         self.count_include_pad = count_include_pad
 
     def forward(self, input: Tensor) -> Tensor:
-        return F.avg_pool1d(
-            input, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad
-        )
+        return F.avg_pool1d(input, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad)
 
 
 class _AvgPoolWithDivisor(_AvgPoolNd):
@@ -270,7 +269,8 @@ class _LPPoolNd(Module):
 
     def extra_repr(self) -> str:
         return (
-            f"norm_type={self.norm_type}, kernel_size={self.kernel_size}, stride={self.stride}, ceil_mode={self.ceil_mode}"
+            f"norm_type={self.norm_type}, kernel_size={self.kernel_size}, stride={self.stride}, "
+            f"ceil_mode={self.ceil_mode}"
         )
 
 

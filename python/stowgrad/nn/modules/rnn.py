@@ -1,8 +1,9 @@
 """Recurrent layers and cells: RNN, LSTM, GRU.
 
-Invariants: the parameters of layer k are weight_ih_lk, weight_hh_lk, bias_ih_lk, bias_hh_lk (then weight_hr_lk with a projection),
-with `_reverse` at the end for the other direction, and stand in this order; gates stand in torch's order along the first dimension
-(LSTM: input, forget, cell, output; GRU: reset, update, new). All are drawn from [-b, b), b = 1 / sqrt(hidden_size).
+Invariants: the parameters of layer k are weight_ih_lk, weight_hh_lk, bias_ih_lk, bias_hh_lk (then weight_hr_lk with a
+projection), with `_reverse` at the end for the other direction, and stand in this order; gates stand in torch's order
+along the first dimension (LSTM: input, forget, cell, output; GRU: reset, update, new). All are drawn from [-b, b), b =
+1 / sqrt(hidden_size).
 
 A layer is composed of public operations: the product with the input is one for all steps, the rest goes step by step.
 """
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     Tensor = _C.Tensor
 
-__all__ = ["GRU", "GRUCell", "LSTM", "LSTMCell", "RNN", "RNNBase", "RNNCell", "RNNCellBase"]
+__all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNBase", "RNNCell", "RNNCellBase"]
 
 _GATES = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1}
 
@@ -63,9 +64,11 @@ _STEPS = {"LSTM": _lstm_step, "GRU": _gru_step, "RNN_TANH": _tanh_step, "RNN_REL
 
 
 def _run(mode: str, x: Tensor, sizes: list[int], state: tuple, weights: list, reverse: bool) -> tuple[Tensor, tuple]:
-    """One direction of one layer over the rows `x` (all steps, `sizes` rows each): the outputs, as rows, and the last state.
+    """One direction of one layer over the rows `x` (all steps, `sizes` rows each): the outputs, as rows, and the last
+    state.
 
-    Sizes do not grow from step to step. Forwards, sequences that end leave their state behind; backwards, they enter with theirs.
+    Sizes do not grow from step to step. Forwards, sequences that end leave their state behind; backwards, they enter
+    with theirs.
     """
     w_ih, w_hh, b_ih, b_hh, w_hr = weights
     step = _STEPS[mode]
@@ -75,9 +78,9 @@ def _run(mode: str, x: Tensor, sizes: list[int], state: tuple, weights: list, re
         first = state
         size = sizes[-1]
         state = tuple(s[:size] for s in first)
-        for rows, now in zip(reversed(given), reversed(sizes)):
+        for rows, now in zip(reversed(given), reversed(sizes), strict=False):
             if now > size:
-                state = tuple(_C.cat((s, f[size:now])) for s, f in zip(state, first))
+                state = tuple(_C.cat((s, f[size:now])) for s, f in zip(state, first, strict=False))
                 size = now
             state = step(rows, state, w_hh, b_hh, w_hr)
             outputs.append(state[0])
@@ -85,7 +88,7 @@ def _run(mode: str, x: Tensor, sizes: list[int], state: tuple, weights: list, re
         return _C.cat(outputs), state
     left: list[tuple] = []
     size = sizes[0]
-    for rows, now in zip(given, sizes):
+    for rows, now in zip(given, sizes, strict=False):
         if now < size:
             left.append(tuple(s[now:size] for s in state))
             state = tuple(s[:now] for s in state)
@@ -95,7 +98,7 @@ def _run(mode: str, x: Tensor, sizes: list[int], state: tuple, weights: list, re
     if left:
         left.append(state)
         left.reverse()
-        state = tuple(_C.cat(parts) for parts in zip(*left))
+        state = tuple(_C.cat(parts) for parts in zip(*left, strict=False))
     return _C.cat(outputs), state
 
 
@@ -267,7 +270,7 @@ class RNNBase(Module):
             raise RuntimeError(f"For {kind} input, {names} should also be {wanted}-D but got ({dims}) tensors")
         if not batched:
             states = tuple(s.unsqueeze(1) for s in states)
-        for i, (s, shape) in enumerate(zip(states, shapes)):
+        for i, (s, shape) in enumerate(zip(states, shapes, strict=False)):
             which = f"hidden[{i}]" if lstm else "hidden"
             self.check_hidden_size(s, shape, f"Expected {which} size {{}}, got {{}}")
         return states
@@ -310,7 +313,7 @@ class RNNBase(Module):
             rows = outs[0] if directions == 1 else _C.cat(outs, 1)
             if self.dropout and layer < self.num_layers - 1:
                 rows = F.dropout(rows, self.dropout, self.training)
-        states = tuple(_C.stack(parts) for parts in zip(*last))
+        states = tuple(_C.stack(parts) for parts in zip(*last, strict=False))
 
         if packed is not None:
             output = PackedSequence(rows, packed.batch_sizes, packed.sorted_indices, packed.unsorted_indices)
@@ -346,7 +349,8 @@ class RNN(RNNBase):
     """h = tanh(W_ih x + b_ih + W_hh h + b_hh), or with relu: (L, N, input_size) to (L, N, directions * hidden_size).
 
     Arguments: input_size, hidden_size, num_layers=1, nonlinearity="tanh", bias=True, batch_first=False, dropout=0.0,
-    bidirectional=False. Gives the outputs and the last state; takes packed sequences and input without N. Source: Elman 1990.
+    bidirectional=False. Gives the outputs and the last state; takes packed sequences and input without N. Source: Elman
+    1990.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -366,8 +370,8 @@ class RNN(RNNBase):
 class LSTM(RNNBase):
     """Long short-term memory: (L, N, input_size) to (L, N, directions * hidden_size), with state (h, c).
 
-    Arguments: input_size, hidden_size, num_layers=1, bias=True, batch_first=False, dropout=0.0, bidirectional=False, proj_size=0.
-    Source: Hochreiter and Schmidhuber 1997.
+    Arguments: input_size, hidden_size, num_layers=1, bias=True, batch_first=False, dropout=0.0, bidirectional=False,
+    proj_size=0. Source: Hochreiter and Schmidhuber 1997.
 
     >>> import stowgrad as torch
     >>> out, (h, c) = torch.nn.LSTM(3, 4)(torch.zeros(5, 2, 3))

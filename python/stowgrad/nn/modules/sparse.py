@@ -21,7 +21,8 @@ __all__ = ["Embedding", "EmbeddingBag"]
 class Embedding(Module):
     """The rows of a weight (num_embeddings, embedding_dim) that integers of any shape (*) name: (*, embedding_dim).
 
-    The row `padding_idx` starts as zeros and gets no gradient. AssertionError when it is out of range; IndexError for an index that is.
+    The row `padding_idx` starts as zeros and gets no gradient. AssertionError when it is out of range; IndexError for
+    an index that is.
 
     >>> import stowgrad as torch
     >>> torch.nn.Embedding(10, 3)(torch.tensor([[1, 2], [4, 9]])).shape
@@ -119,7 +120,8 @@ class Embedding(Module):
 def _check_table(weight: Tensor, rows: int, columns: int) -> None:
     if tuple(weight.shape) != (rows, columns):
         raise AssertionError(
-            f"Shape of weight does not match num_embeddings and embedding_dim: {tuple(weight.shape)}, not {(rows, columns)}"
+            f"Shape of weight does not match num_embeddings and embedding_dim: {tuple(weight.shape)}, "
+            f"not {(rows, columns)}"
         )
 
 
@@ -195,9 +197,7 @@ class EmbeddingBag(Module):
             with stowgrad.no_grad():
                 self.weight[self.padding_idx].fill_(0)
 
-    def forward(
-        self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:
         return F.embedding_bag(
             input,
             self.weight,

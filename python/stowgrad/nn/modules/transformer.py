@@ -62,7 +62,8 @@ def _detect_is_causal_mask(mask: Tensor | None, is_causal: bool | None, size: in
 
 
 class TransformerEncoderLayer(Module):
-    """Self-attention, then two linear layers, each with dropout, a residual and a LayerNorm (before it with norm_first).
+    """Self-attention, then two linear layers, each with dropout, a residual and a LayerNorm (before it with
+    norm_first).
 
     src (S, N, E), or (N, S, E) with batch_first, or (S, E).
 
@@ -124,9 +125,9 @@ class TransformerEncoderLayer(Module):
         return self.norm2(x + self._ff_block(x))
 
     def _sa_block(self, x: Tensor, mask: Tensor | None, padding: Tensor | None, is_causal: bool = False) -> Tensor:
-        x = self.self_attn(
-            x, x, x, attn_mask=mask, key_padding_mask=padding, need_weights=False, is_causal=is_causal
-        )[0]
+        x = self.self_attn(x, x, x, attn_mask=mask, key_padding_mask=padding, need_weights=False, is_causal=is_causal)[
+            0
+        ]
         return self.dropout1(x)
 
     def _ff_block(self, x: Tensor) -> Tensor:
@@ -134,7 +135,8 @@ class TransformerEncoderLayer(Module):
 
 
 class TransformerDecoderLayer(Module):
-    """Self-attention, attention over the encoder's output, then two linear layers, each with dropout, residual and LayerNorm.
+    """Self-attention, attention over the encoder's output, then two linear layers, each with dropout, residual and
+    LayerNorm.
 
     tgt (T, N, E), memory (S, N, E), or with N first with batch_first, or without N.
     """
@@ -198,9 +200,9 @@ class TransformerDecoderLayer(Module):
         return self.norm3(x + self._ff_block(x))
 
     def _sa_block(self, x: Tensor, mask: Tensor | None, padding: Tensor | None, is_causal: bool = False) -> Tensor:
-        x = self.self_attn(
-            x, x, x, attn_mask=mask, key_padding_mask=padding, is_causal=is_causal, need_weights=False
-        )[0]
+        x = self.self_attn(x, x, x, attn_mask=mask, key_padding_mask=padding, is_causal=is_causal, need_weights=False)[
+            0
+        ]
         return self.dropout1(x)
 
     def _mha_block(
@@ -379,9 +381,7 @@ class Transformer(Module):
                 f"the feature number of src and tgt must be equal to d_model ({self.d_model}); "
                 f"got {src.size(-1)} and {tgt.size(-1)}"
             )
-        memory = self.encoder(
-            src, mask=src_mask, src_key_padding_mask=src_key_padding_mask, is_causal=src_is_causal
-        )
+        memory = self.encoder(src, mask=src_mask, src_key_padding_mask=src_key_padding_mask, is_causal=src_is_causal)
         return self.decoder(
             tgt,
             memory,

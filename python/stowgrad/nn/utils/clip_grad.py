@@ -27,7 +27,9 @@ def get_total_norm(
     error_if_nonfinite: bool = False,
     foreach: bool | None = None,
 ) -> Tensor:
-    """The norm of the norms of all tensors: that of them as one vector. RuntimeError if asked to when it is not finite."""
+    """The norm of the norms of all tensors: that of them as one vector. RuntimeError if asked to when it is not
+    finite.
+    """
     tensors = _listed(tensors)
     norm_type = float(norm_type)
     if not tensors:
@@ -37,7 +39,8 @@ def get_total_norm(
     total = _C.stack(norms).norm(norm_type)
     if error_if_nonfinite and not bool(total.isfinite()):
         raise RuntimeError(
-            f"The total norm of order {norm_type} for gradients from `parameters` is non-finite ({total.item()}), so it cannot "
+            f"The total norm of order {norm_type} for gradients from `parameters` is non-finite "
+            f"({total.item()}), so it cannot "
             "be clipped; with error_if_nonfinite=False the gradients are scaled by it anyway"
         )
     return total
@@ -89,15 +92,15 @@ def clip_grad_norm(
 ) -> Tensor:
     """The old name of `clip_grad_norm_`."""
     warnings.warn(
-        "`nn.utils.clip_grad_norm` is now deprecated in favor of `nn.utils.clip_grad_norm_`.", FutureWarning, stacklevel=2
+        "`nn.utils.clip_grad_norm` is now deprecated in favor of `nn.utils.clip_grad_norm_`.",
+        FutureWarning,
+        stacklevel=2,
     )
     return clip_grad_norm_(parameters, max_norm, norm_type, error_if_nonfinite, foreach)
 
 
 @stowgrad.no_grad()
-def clip_grad_value_(
-    parameters: Tensor | Iterable[Tensor], clip_value: float, foreach: bool | None = None
-) -> None:
+def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float, foreach: bool | None = None) -> None:
     """Clips every element of the gradients to [-clip_value, clip_value]."""
     clip_value = float(clip_value)
     for param in _listed(parameters):

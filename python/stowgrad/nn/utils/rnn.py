@@ -1,11 +1,13 @@
 """Sequences of different lengths in one batch: padded, or packed step by step.
 
-Invariants of a `PackedSequence`: `data` holds the rows of step 0 of every sequence, then of step 1, and so on, longest sequence
-first; `batch_sizes[t]` sequences reach step t; sorted_indices says which sequence stands where, unsorted_indices undoes it.
+Invariants of a `PackedSequence`: `data` holds the rows of step 0 of every sequence, then of step 1, and so on, longest
+sequence first; `batch_sizes[t]` sequences reach step t; sorted_indices says which sequence stands where,
+unsorted_indices undoes it.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import namedtuple
 
 from stowgrad import _C
@@ -30,7 +32,9 @@ __all__ = [
 
 
 class PackedSequence(namedtuple("PackedSequence_", ["data", "batch_sizes", "sorted_indices", "unsorted_indices"])):
-    """Rows of many sequences, step by step: what the recurrent layers take. Made by `pack_padded_sequence`, `pack_sequence`."""
+    """Rows of many sequences, step by step: what the recurrent layers take. Made by `pack_padded_sequence`,
+    `pack_sequence`.
+    """
 
     __slots__ = ()
 
@@ -103,14 +107,16 @@ def pack_padded_sequence(
         input = input.transpose(0, 1)
     steps, batch = input.size(0), input.size(1)
     if len(lengths) != batch:
-        raise RuntimeError(f"Expected `len(lengths)` to be equal to batch_size, but got {len(lengths)} (batch_size={batch})")
+        raise RuntimeError(
+            f"Expected `len(lengths)` to be equal to batch_size, but got {len(lengths)} (batch_size={batch})"
+        )
     if not lengths or min(lengths) <= 0:
         raise RuntimeError(f"Length of all samples has to be greater than 0, but found {lengths}")
     if max(lengths) > steps:
         raise RuntimeError(f"a length of {max(lengths)} is more than the {steps} steps of the input")
     sorted_indices = None
     if enforce_sorted:
-        if any(a < b for a, b in zip(lengths, lengths[1:])):
+        if any(a < b for a, b in itertools.pairwise(lengths)):
             raise RuntimeError(
                 "`lengths` array must be sorted in decreasing order when `enforce_sorted` is True. "
                 f"Pass enforce_sorted=False to have them sorted; got {lengths}"
@@ -128,7 +134,9 @@ def pack_padded_sequence(
 def pad_packed_sequence(
     sequence: PackedSequence, batch_first: bool = False, padding_value: float = 0.0, total_length: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The padded batch (L, B, *), or (B, L, *), and the length of each sequence. ValueError for a total_length that is too short."""
+    """The padded batch (L, B, *), or (B, L, *), and the length of each sequence. ValueError for a total_length that
+    is too short.
+    """
     sizes = [int(n) for n in sequence.batch_sizes.tolist()]
     steps, batch = len(sizes), sizes[0]
     if total_length is not None:
@@ -181,7 +189,7 @@ def unpad_sequence(padded_sequences: Tensor, lengths: Tensor, batch_first: bool 
     """The sequences of a padded batch, each cut to its length."""
     if not batch_first:
         padded_sequences = padded_sequences.transpose(0, 1)
-    return [s[: int(n)] for s, n in zip(padded_sequences, lengths)]
+    return [s[: int(n)] for s, n in zip(padded_sequences, lengths, strict=False)]
 
 
 def pack_sequence(sequences: Iterable[Tensor], enforce_sorted: bool = True) -> PackedSequence:
