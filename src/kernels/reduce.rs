@@ -569,7 +569,7 @@ fn truth_dtype(a: &Array) -> DType {
 }
 pub fn any(a: &Array, axes: Axes<'_>, keepdim: bool) -> Result<Array> {
     for_compute!(a.dtype, T => fold::<T>(a, axes, keepdim, truth_dtype(a), &over(Greatest, NonZero), &|v| {
-        v.iter_mut().for_each(|v| *v = Element::of(Scalar::Bool(*v > Default::default())))
+        v.iter_mut().for_each(|v| *v = Element::of(Scalar::Bool(v.scalar().to_f64() > 0.0)))
     }))
 }
 pub fn all(a: &Array, axes: Axes<'_>, keepdim: bool) -> Result<Array> {

@@ -9,6 +9,7 @@ use super::arg::{FromArg, Refused, TensorArg};
 use super::entry::{self, Entry, Exposed, Fail};
 use super::ret::Ret;
 use super::special;
+use crate::dtype::Scalar;
 use crate::tape::{How, Tensor};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::ffi::{self, Py_ssize_t, PyObject, PyTypeObject};
@@ -81,15 +82,32 @@ pub enum Look<'py> {
 }
 /// The tensor behind an object, if it is one (of any subclass).
 pub fn tensor_of<'a>(o: Borrowed<'a, '_, PyAny>) -> Option<&'a Tensor> {
-    // SAFETY: both casts follow a check of the type; the wrapper keeps its tensor as long as it lives.
-    unsafe {
-        if is_plain(o.as_ptr()) {
-            return Some(o.cast_unchecked::<PyTensor>().get().tensor());
-        }
-    }
-    o.cast::<PyTensor>().ok().map(|t| t.get().tensor())
+    plain_tensor(o).or_else(|| o.cast::<PyTensor>().ok().map(|t| t.get().tensor()))
 }
 
+/// The tensor behind an object of the class `Tensor` itself (or of the subclass that counts as plain).
+#[inline(always)]
+pub fn plain_tensor<'a>(o: Borrowed<'a, '_, PyAny>) -> Option<&'a Tensor> {
+    // SAFETY: the cast follows a check of the type; the wrapper keeps its tensor as long as it lives.
+    unsafe { is_plain(o.as_ptr()).then(|| o.cast_unchecked::<PyTensor>().get().tensor()) }
+}
+/// The value of a Python float, int or bool; None for everything else, instances of subclasses included.
+#[inline]
+pub fn exact_number(o: Borrowed<'_, '_, PyAny>) -> Option<Scalar> {
+    // SAFETY: a live object, whose type is compared before it is read.
+    unsafe {
+        let p = o.as_ptr();
+        if ffi::PyFloat_CheckExact(p) != 0 {
+            return Some(Scalar::Float(ffi::PyFloat_AS_DOUBLE(p)));
+        }
+        if ffi::PyLong_CheckExact(p) != 0 {
+            let mut overflow = 0;
+            let v = ffi::PyLong_AsLongLongAndOverflow(p, &mut overflow);
+            return (overflow == 0).then_some(Scalar::Int(v));
+        }
+        (ffi::PyBool_Check(p) != 0).then(|| Scalar::Bool(p == ffi::Py_True()))
+    }
+}
 /// The values of one call as CPython handed them over. `this` is null for a free function.
 pub struct Given<'py> {
     pub py: Python<'py>,
@@ -164,13 +182,7 @@ impl<'py> Values<'py> {
     #[inline]
     pub fn tensor(self) -> Look<'py> {
         let o = self.one();
-        // SAFETY: a live object; the cast follows the check of its type.
-        unsafe {
-            if is_plain(o.as_ptr()) {
-                return Look::Plain(o.cast_unchecked::<PyTensor>().get().tensor());
-            }
-        }
-        self.other(o)
+        plain_tensor(o).map_or_else(|| self.other(o), Look::Plain)
     }
     #[cold]
     fn other(self, o: Borrowed<'py, 'py, PyAny>) -> Look<'py> {
@@ -296,7 +308,7 @@ pub fn run<'py>(first: &'static Entry, style: Style, g: &'py Given<'py>) -> Resu
         return attempt(first, style, g);
     }
     let mut last = Fail::Missing;
-    for e in first.overloads().filter(|e| !style.in_place() || e.inplace.is_some()) {
+    for e in first.overloads().filter(|e| e.serves(style)) {
         match attempt(e, style, g) {
             Err(f @ (Fail::Op(_) | Fail::Special)) => return Err(f),
             Err(f) => last = f,
@@ -342,6 +354,19 @@ fn call<'py>(e: &'static Entry, style: Style, g: &Given<'py>) -> PyResult<Bound<
             None => Err(failed(e, style, g, f)),
         },
     }
+}
+/// Calls the op of this Python name: `x[0]` is `self` of a method, else the first argument.
+pub fn by_name<'py>(name: &'static str, style: Style, x: &[&Bound<'py, PyAny>]) -> PyResult<Bound<'py, PyAny>> {
+    let Some(e) = entry::named(name.strip_suffix('_').filter(|_| style.in_place()).unwrap_or(name)) else {
+        return Err(PyRuntimeError::new_err(format!("there is no op {name}")));
+    };
+    let all: smallvec::SmallVec<[*mut PyObject; 4]> = x.iter().map(|o| o.as_ptr()).collect();
+    let skip = style.method() as usize;
+    let this = if skip == 1 { all[0] } else { std::ptr::null_mut() };
+    // The values are borrowed from `x` for the length of this call.
+    let g =
+        Given { py: x[0].py(), this, args: all[skip..].as_ptr(), n: all.len() - skip, names: std::ptr::null_mut(), named: 0, lax: false };
+    call(e, style, &g)
 }
 /// A result as an object: the named tuple that the entry asks for, else what its kind gives.
 pub fn finish<'py>(e: &'static Entry, r: Ret, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
@@ -394,35 +419,30 @@ fn add_method(class: &Bound<'_, pyo3::types::PyType>, name: &str, doc: &str, f: 
 pub fn install(m: &Bound<'_, PyModule>) -> PyResult<()> {
     let class = m.py().get_type::<PyTensor>();
     TENSOR.store(PyTensor::type_object_raw(m.py()), Relaxed);
-    let mut entries: Vec<&'static Entry> = entry::all().collect();
-    entries.sort_by_key(|e| (e.name, e.place));
-    for group in entries.chunk_by(|a, b| a.name == b.name) {
-        for w in group.windows(2) {
-            let _ = w[0].next.set(w[1]);
-        }
-        let e = group[0];
-        if e.on.function {
+    for e in entry::link() {
+        let on = e.on_any();
+        if on.function {
             add_function(m, e.name, &e.docstring(e.name, false), e.c.function)?;
         }
-        if e.on.private {
+        if on.private {
             let name = if e.name.starts_with('_') { e.name.to_owned() } else { format!("_{}", e.name) };
             add_function(m, &name, &e.docstring(e.name, false), e.c.function)?;
         }
-        if let Some(room) = e.on.room {
+        if let Some(room) = on.room {
             add_function(&submodule(m, room)?, e.name, &e.docstring(e.name, false), e.c.function)?;
         }
-        if e.is_method() {
+        if on.method {
             add_method(&class, e.name, &e.docstring(e.name, true), e.c.method)?;
         }
         if let Some(name) = e.overloads_in_place() {
             let (function, method) = (e.docstring(name, false), e.docstring(name, true));
-            if e.on.function {
+            if on.function {
                 add_function(m, name, &function, e.c.function_)?;
             }
-            if let Some(room) = e.on.room {
+            if let Some(room) = on.room {
                 add_function(&submodule(m, room)?, name, &function, e.c.function_)?;
             }
-            if e.is_method() {
+            if on.method {
                 add_method(&class, name, &method, e.c.method_)?;
             }
         }

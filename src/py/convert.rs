@@ -6,9 +6,9 @@
 #![allow(unsafe_code)]
 use super::PyTensor;
 use super::arg::{FromArg, Kind, Refused, kind};
-use super::call::Values;
+use super::call::{Values, tensor_of, type_name};
 use super::dtype::PyDevice;
-use super::literal::{array_of, leaf, list};
+use super::literal::{self, leaf, list};
 use super::wrap;
 use crate::array::{Array, Fresh, epoch};
 use crate::dtype::DType;
@@ -21,7 +21,7 @@ use crate::tape::Tensor;
 use ::numpy::npyffi::{self, NPY_ARRAY_WRITEABLE, npy_intp};
 use ::numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::buffer::{PyBuffer, PyUntypedBuffer};
-use pyo3::exceptions::PyUserWarning;
+use pyo3::exceptions::{PyTypeError, PyUserWarning};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyFloat, PyInt, PyList, PyTuple};
 use pyo3::{IntoPyObjectExt, intern};
@@ -307,7 +307,7 @@ function! {
             let v = array.bind(py);
             Ok(Tensor::new(match ndarray(v) {
                 Some(a) => lent_array(a)?,
-                None => array_of(v, None)?,
+                None => literal::array_of(v, None)?,
             }))
         })
     }
@@ -434,6 +434,14 @@ impl<'py> FromArg<'py> for PyStorage {
             Ok(s) => Ok(PyStorage(s.get().0.clone())),
             Err(_) => Err(Refused::Type),
         }
+    }
+}
+/// The array of a tensor, or a storage as an array of bytes: what `set_` takes.
+pub fn array_of(v: &Bound<'_, PyAny>) -> PyResult<Array> {
+    match (tensor_of(v.as_borrowed()), v.cast::<PyStorage>()) {
+        (Some(t), _) => Ok(t.array()),
+        (_, Ok(s)) => Ok(s.get().0.clone()),
+        _ => Err(PyTypeError::new_err(format!("expected a Tensor or an UntypedStorage, not {}", type_name(v.as_borrowed())))),
     }
 }
 function! {

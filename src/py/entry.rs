@@ -1,7 +1,7 @@
 //! The entry: everything Python knows of one op, as const data and one thunk; `expose!`, which makes it; and the texts made from it
 //! (signature, docstring, errors). Knows nothing of CPython's calling convention: that is `call.rs`.
 use super::arg::Kind;
-use super::call::{Args, Calls};
+use super::call::{Args, Calls, Style};
 use super::ret::Ret;
 use crate::error::Error;
 use crate::tape::{How, Info};
@@ -24,6 +24,10 @@ pub struct Places {
     pub private: bool,
 }
 impl Places {
+    /// Is it a function somewhere?
+    pub const fn anywhere(&self) -> bool {
+        self.function || self.private || self.room.is_some()
+    }
     /// From the block's `on [..]`: nothing means function and method. Any other word than these names a submodule.
     pub const fn of(words: &[&'static str]) -> Places {
         let mut p = Places { function: words.is_empty(), method: words.is_empty(), room: None, private: false };
@@ -63,9 +67,24 @@ pub trait Exposed {
 }
 pub struct Listed(pub &'static Entry);
 inventory::collect!(Listed);
-/// Every op and function, in no particular order.
-pub fn all() -> impl Iterator<Item = &'static Entry> {
-    inventory::iter::<Listed>().map(|l| l.0)
+/// The first overload of each name, in the order of names; set once, when the module is made.
+static HEADS: OnceLock<Vec<&'static Entry>> = OnceLock::new();
+/// Sorts the entries, links overloads in the order of their blocks in their file, and returns the first of each name.
+pub fn link() -> &'static [&'static Entry] {
+    HEADS.get_or_init(|| {
+        let mut all: Vec<&'static Entry> = inventory::iter::<Listed>().map(|l| l.0).collect();
+        all.sort_by_key(|e| (e.name, e.place));
+        for w in all.windows(2).filter(|w| w[0].name == w[1].name) {
+            let _ = w[0].next.set(w[1]);
+        }
+        all.dedup_by_key(|e| e.name);
+        all
+    })
+}
+/// The first overload of a Python name.
+pub fn named(name: &str) -> Option<&'static Entry> {
+    let heads = link();
+    heads.binary_search_by_key(&name, |e| e.name).ok().map(|i| heads[i])
 }
 /// Why a call did not happen, or failed.
 pub enum Fail {
@@ -104,6 +123,9 @@ macro_rules! expose {
     (@name $name:ident $python:ident) => { stringify!($python) };
     (@text) => { None };
     (@text $($default:tt)+) => { Some(stringify!($($default)+)) };
+    (@inplace [] [$($python:ident)?]) => { None };
+    (@inplace [$inplace:ident] []) => { Some(stringify!($inplace)) };
+    (@inplace [$inplace:ident] [$python:ident]) => { Some(concat!(stringify!($python), "_")) };
     (@some) => { None };
     (@some $named:literal) => { Some($named) };
     (@info Function) => { None };
@@ -125,7 +147,7 @@ macro_rules! expose {
             const { assert!(PARAMS.len() <= $crate::py::call::MOST, "too many parameters") };
             Entry {
                 name: $crate::py::entry::raw($crate::py::entry::expose!(@name $name $($python)?)), rust: stringify!($name),
-                inplace: $crate::py::entry::expose!(@text $($inplace)?), node: stringify!($node), doc: concat!("" $(, $doc, "\n")*),
+                inplace: $crate::py::entry::expose!(@inplace [$($inplace)?] [$($python)?]), node: stringify!($node), doc: concat!("" $(, $doc, "\n")*),
                 place: (file!(), line!()), next: std::sync::OnceLock::new(), c: Calls::of::<$node>(), on: Places::of(&[$(stringify!($place)),*]),
                 info: $crate::py::entry::expose!(@info $node), named: $crate::py::entry::expose!(@some $($named)?), params: PARAMS,
                 call: |_args: &Args<'_>, _given| {
@@ -174,6 +196,21 @@ impl Entry {
     }
     pub fn is_method(&self) -> bool {
         self.on.method && self.takes_self()
+    }
+    /// Is this overload among those that a call of this style tries?
+    pub fn serves(&self, style: Style) -> bool {
+        (!style.in_place() || self.inplace.is_some()) && if style.method() { self.is_method() } else { self.on.anywhere() }
+    }
+    /// Where Python sees any of the overloads.
+    pub fn on_any(&'static self) -> Places {
+        let mut on = Places { method: false, ..self.on };
+        for e in self.overloads() {
+            on.function |= e.on.function;
+            on.method |= e.is_method();
+            on.private |= e.on.private;
+            on.room = on.room.or(e.on.room);
+        }
+        on
     }
     pub fn has_out(&self) -> bool {
         self.info.is_some_and(|i| !i.view && i.visible == 1)

@@ -12,8 +12,9 @@ pub mod function;
 pub mod graph;
 pub mod hooks;
 pub mod keeper;
-pub mod node;
 pub mod literal;
+pub mod number;
+pub mod node;
 pub mod ret;
 pub mod size;
 pub mod special;
@@ -60,11 +61,11 @@ mod _C {
     fn init(m: &Bound<'_, PyModule>) -> PyResult<()> {
         call::install(m)?;
         dtype::install(m)?;
+        convert::install(m)?;
         hooks::install(m)?;
         node::install(m)?;
         graph::install(m)?;
         function::install(m)?;
-        convert::install(m)?;
         Ok(())
     }
 }
