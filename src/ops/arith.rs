@@ -35,7 +35,8 @@ fn negated(s: Scalar) -> Scalar {
         Scalar::Float(f) => Scalar::Float(-f),
     }
 }
-fn scaled(g: &Tensor, s: Scalar) -> Result<Tensor> {
+/// `g * s`; `g` itself where s is 1.
+pub(super) fn scaled(g: &Tensor, s: Scalar) -> Result<Tensor> {
     if s.to_f64() == 1.0 { Ok(g.clone()) } else { mul(g, &number(s)?) }
 }
 op! {

@@ -9,6 +9,7 @@
 //!   `on [function];`            where Python sees it: `function`, `method`, `nn` (only in `_C._nn`); default function and method
 //!   `view;`                     the output is a view of the first input
 //!   `state [running_mean];`     inputs that are state: read, never differentiated
+//!   `notes { self_sym_strides: Dims = expr };`  what backward must know of the inputs besides slots; sees them as `&Tensor`, is shown
 //!   `forward(out) expr;`        sees `&Array`s (an optional input: `Option<&Array>`) and the attributes by reference
 //!   `saves [self_, result];`    slots; a formula may use no others
 //!   `shows { self_sym_sizes: expr };`  further `_saved_*` attributes; the node is `cx`
@@ -111,6 +112,7 @@ macro_rules! op {
         $(on [$($place:ident),*];)?
         $(view $view:tt)?
         $(state [$($state:ident),*];)?
+        $(notes { $($note:ident : $nty:ty = $nvalue:expr),* $(,)? };)?
         forward($out:pat) $forward:expr;
         $(saves [$($save:ident),* $(,)?];)?
         $(shows { $($shown:ident : $value:expr),* $(,)? };)?
@@ -128,15 +130,15 @@ macro_rules! op {
             #[allow(unused_imports)]
             use $crate::{array::Array, error::Result, kernels::Out, tape::{Attr, Backward, Cx, How, Info, IntoAttr, Node, Tensor}};
             #[derive(Clone)]
-            pub struct $node { $($(pub $attr: $ty,)+)? $($(pub $kw: $kty,)+)? }
+            pub struct $node { $($(pub $attr: $ty,)+)? $($(pub $kw: $kty,)+)? $($(pub $note: $nty,)*)? }
             $crate::ops::macros::op_info! {
                 $node, $name, [$($schema)?], [$first $(, $rest)*], [result], 1, 0, [$($($save),*)?], [$($arm [$($use),*])*], $crate::ops::macros::is_there!($($view)?), [$($($state),*)?]
             }
             #[allow(clippy::too_many_arguments)]
             pub fn run(how: How<'_>, $first: $crate::ops::macros::input_type!($($fkind)?) $(, $rest: $crate::ops::macros::input_type!($($kind)?))* $($(, $attr: $ty)+)? $($(, $kw: $kty)+)?) -> Result<Tensor> {
-                let op = $node { $($($attr,)+)? $($($kw,)+)? };
+                let op = $node { $($($note: $nvalue,)*)? $($($attr,)+)? $($($kw,)+)? };
                 #[allow(unused_variables)]
-                let $node { $($($attr,)+)? $($($kw,)+)? } = &op;
+                let $node { $($($attr,)+)? $($($kw,)+)? $($($note,)*)? } = &op;
                 $crate::tape::record(
                     how, &INFO, &[$crate::ops::macros::input_some!($first $($fkind)?) $(, $crate::ops::macros::input_some!($rest $($kind)?))*],
                     &|x: &[Option<&Array>], $out: Out<'_>| {
@@ -153,7 +155,7 @@ macro_rules! op {
                 #[allow(unused_variables, unused_mut)]
                 fn backward(&self, g: &[Option<Tensor>], $cx: &Cx<'_>, grads: &mut [Option<Tensor>]) -> Result<()> {
                     let Some($g) = &g[0] else { return Ok(()) };
-                    let $node { $($($attr,)+)? $($($kw,)+)? } = self;
+                    let $node { $($($attr,)+)? $($($kw,)+)? $($($note,)*)? } = self;
                     $(if $cx.needs(Input::$arm as usize) {
                         $(let $use = &$crate::ops::macros::slot_value!($cx, Slot::$use as usize $(, $uopt)?);)*
                         let grad: Result<Tensor> = $formula;
@@ -164,8 +166,8 @@ macro_rules! op {
                 #[allow(unused_variables, unused_mut)]
                 fn attrs(&self, $cx: &Node) -> Vec<(&'static str, Attr)> {
                     #[allow(unused_variables)]
-                    let $node { $($($attr,)+)? $($($kw,)+)? } = self;
-                    vec![$($((stringify!($attr), $attr.attr()),)+)? $($((stringify!($kw), $kw.attr()),)+)? $($((stringify!($shown), $value),)*)?]
+                    let $node { $($($attr,)+)? $($($kw,)+)? $($($note,)*)? } = self;
+                    vec![$($((stringify!($attr), $attr.attr()),)+)? $($((stringify!($kw), $kw.attr()),)+)? $($((stringify!($note), $note.attr()),)*)? $($((stringify!($shown), $value),)*)?]
                 }
             }
             #[cfg(feature = "python")]

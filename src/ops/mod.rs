@@ -5,6 +5,7 @@ pub mod activation;
 pub mod arith;
 pub mod compare;
 pub mod join;
+pub mod matmul;
 pub mod reduce;
 pub mod shape;
 pub mod unary;
@@ -17,7 +18,7 @@ use crate::layout::Dims;
 use crate::tape::{Attr, IntoAttr, Tensor};
 use smallvec::SmallVec;
 use std::cell::RefCell;
-pub use {activation::*, arith::*, compare::*, join::*, reduce::*, shape::*, unary::*, views::*};
+pub use {activation::*, arith::*, compare::*, join::*, matmul::*, reduce::*, shape::*, unary::*, views::*};
 
 /// The outputs of an op that has several.
 pub type Tensors = SmallVec<[Tensor; 4]>;
@@ -28,6 +29,9 @@ pub struct Ints(pub SmallVec<[i64; 4]>);
 /// A size: `(2, 3)`, `[2, 3]`, or, in the last positional place, `2, 3`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sizes(pub SmallVec<[i64; 4]>);
+/// Tensors one after another, `f(a, b)`, or as a list, `f([a, b])`.
+#[derive(Clone, Debug, Default)]
+pub struct Operands(pub Vec<Tensor>);
 macro_rules! lists { ($($t:ident)*) => { $(
     impl $t {
         pub fn of(s: &[usize]) -> Self { Self(s.iter().map(|&v| v as i64).collect()) }

@@ -43,6 +43,21 @@ op! {
     shows { self_sym_sizes: sizes_shown(cx.shape(0)) };
     grad(g, cx) { self_ uses [] => reshape(g, Sizes::of(&cx.shape(0))) }
 }
+op! {
+    /// The elements of a tensor that nobody else will see, under another shape, without a copy: no view of it.
+    UnsafeViewBackward0 = fn unsafe_view(self_; size: Sizes);
+    schema "_unsafe_view";
+    on [private];
+    forward(_out) {
+        let shape = infer_size("_unsafe_view", size, self_.numel())?;
+        match view_strides(&self_.shape, &self_.strides, &shape) {
+            Some(strides) => Ok(self_.view(shape, strides, self_.offset)),
+            None => bail!(Runtime, "_unsafe_view(): size {size:?} is not compatible with size {:?} and strides {:?}", self_.shape, self_.strides),
+        }
+    };
+    shows { self_sym_sizes: sizes_shown(cx.shape(0)) };
+    grad(g, cx) { self_ uses [] => reshape(g, Sizes::of(&cx.shape(0))) }
+}
 function! {
     /// The same elements under another shape: a view where the strides allow it, else a copy. One length may be -1.
     fn reshape(self_; shape: Sizes) -> Tensor;
@@ -53,7 +68,7 @@ function! {
             // torch: an alias, so that the result is another tensor
             return view(self_, Sizes::of(&to));
         }
-        if view_strides(&from, &strides, &to).is_some() { view(self_, Sizes::of(&to)) } else { view(&clone(self_, None)?, Sizes::of(&to)).or_else(|_| copied_view(self_, Sizes::of(&to))) }
+        if view_strides(&from, &strides, &to).is_some() { view(self_, Sizes::of(&to)) } else { copied_view(self_, Sizes::of(&to)) }
     }
 }
 function! {

@@ -4,7 +4,7 @@ use super::dtype::{PyDType, PyDevice, PyLayout, PyMemoryFormat};
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, err};
 use crate::layout::{Dims, Geometry};
-use crate::ops::{self, Ints, Sizes};
+use crate::ops::{self, Contract, Ints, Operands, Sizes};
 use crate::tape::Tensor;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt, PyList, PyString, PyTuple};
@@ -278,6 +278,25 @@ fn list<'py, T>(v: Values<'py>, f: impl Fn(Values<'_>) -> Result<T, Refused>) ->
         Err(Refused::Type)
     }
 }
+/// A tensor of its own, for `out=` and the like.
+impl<'py> FromArg<'py> for Tensor {
+    const KIND: Kind = TENSOR;
+    fn from_arg(v: Values<'py>) -> Result<Self, Refused> {
+        TensorArg::<false>::from_arg(v).map(|t| t.clone())
+    }
+}
+impl<'py> FromArg<'py> for Operands {
+    const KIND: Kind = Kind { shown: "tuple of Tensors", hint: "Tensor | Sequence[Tensor]", varargs: true };
+    fn from_arg(v: Values<'py>) -> Result<Self, Refused> {
+        if v.len() == 1 && !matches!(v.tensor(), Look::Plain(_) | Look::Special) {
+            return Vec::from_arg(v).map(Operands);
+        }
+        let each = |(i, x): (usize, Borrowed<'py, 'py, PyAny>)| {
+            Values::with_one(&x, v.lax(), |v| Tensor::from_arg(v)).map_err(|e| at(e, i, &x))
+        };
+        v.iter().enumerate().map(each).collect::<Result<_, _>>().map(Operands)
+    }
+}
 impl<'py> FromArg<'py> for Vec<Tensor> {
     const KIND: Kind = kind("tuple of Tensors", "Sequence[Tensor]");
     fn from_arg(v: Values<'py>) -> Result<Self, Refused> {
@@ -322,5 +341,16 @@ impl<'py> FromArg<'py> for Py<PyAny> {
     const KIND: Kind = kind("object", "object");
     fn from_arg(v: Values<'py>) -> Result<Self, Refused> {
         Ok(v.one().to_owned().unbind())
+    }
+}
+impl<'py> FromArg<'py> for Contract {
+    const KIND: Kind = kind("int or tuple of two lists of ints", "int | Sequence[int | Sequence[int]]");
+    fn from_arg(v: Values<'py>) -> Result<Self, Refused> {
+        if let Ok(n) = i64::from_arg(v) {
+            return Ok(Contract::Count(n));
+        }
+        let mut pair = list(v, |v| Ints::from_arg(v))?;
+        let (Some(b), Some(a), true) = (pair.pop(), pair.pop(), pair.is_empty()) else { return Err(Refused::Type) };
+        Ok(Contract::Pairs(a, b))
     }
 }

@@ -62,6 +62,7 @@ mod _C {
     fn init(m: &Bound<'_, PyModule>) -> PyResult<()> {
         call::install(m)?;
         dtype::install(m)?;
+        convert::install(m)?;
         hooks::install(m)?;
         node::install(m)?;
         graph::install(m)?;

@@ -159,6 +159,9 @@ impl PyTensor {
         by_name("pow_", Style::InPlaceMethod, &[slf.as_any(), o]).map(|_| ())
     }
     fn __matmul__<'py>(slf: &Bound<'py, Self>, o: &Any<'py>) -> PyResult<Any<'py>> {
+        if let (Some(x), Some(y)) = (plain_tensor(slf.as_any().as_borrowed()), plain_tensor(o.as_borrowed())) {
+            return Ok(wrap(slf.py(), ops::matmul(x, y, None)?)?.into_any());
+        }
         by_name_or_not("matmul", Style::Method, &[slf.as_any(), o])
     }
     fn __rmatmul__<'py>(slf: &Bound<'py, Self>, o: &Any<'py>) -> PyResult<Any<'py>> {

@@ -228,27 +228,40 @@ fn into(graded: bool, out: &Tensor, info: &'static Info, inputs: Operands<'_>, f
     // A kernel may compute straight into `out` only if nothing it reads lies there.
     let apart = lent.0.iter().flatten().all(|a| !a.shares(&to) || a.same_elements(&to));
     let value = forward(&lent.refs(), Out(apart.then_some(&to)))?;
-    if value.same_elements(&to) {
-        after_write(&to);
+    filled(info.op, out, &to, &value)
+}
+/// Leaves `value`, the result of a composition, in the user's `out`.
+pub fn into_out(op: &'static str, out: &Tensor, value: &Tensor) -> Result<Tensor> {
+    if mode::grad_enabled() && (value.requires_grad() || out.requires_grad()) {
+        return Err(Box::new(Error::OutGrad { op }));
+    }
+    let to = out.array();
+    before_write(out, &to, op)?;
+    filled(op, out, &to, &value.array())
+}
+/// `out`, whose array is `to`, holding `value`; given another shape where it has to be.
+fn filled(op: &'static str, out: &Tensor, to: &Array, value: &Array) -> Result<Tensor> {
+    if value.same_elements(to) {
+        after_write(to);
         return Ok(out.clone());
     }
     if !value.dtype.can_cast(to.dtype) {
-        return Err(Box::new(Error::Cast { op: info.op, from: value.dtype, to: to.dtype }));
+        return Err(Box::new(Error::Cast { op, from: value.dtype, to: to.dtype }));
     }
     if value.shape == to.shape {
-        pointwise::copy(&to, &value)?;
-        after_write(&to);
+        pointwise::copy(to, value)?;
+        after_write(to);
     } else {
         if to.numel() != 0
             && let Some(h) = super::host()
         {
             h.warn(&format!(
-                "{}(): An output with one or more elements was resized since it had shape {:?}, which does not match the required output shape {:?}. Give out= the right shape, or a tensor without elements",
-                info.op, to.shape, value.shape
+                "{op}(): An output with one or more elements was resized since it had shape {:?}, which does not match the required output shape {:?}. Give out= the right shape, or a tensor without elements",
+                to.shape, value.shape
             ))?;
         }
-        let fresh = pointwise::cast(&value, to.dtype)?;
-        let fresh = fresh.counted_as(&to);
+        let fresh = pointwise::cast(value, to.dtype)?;
+        let fresh = fresh.counted_as(to);
         after_write(&fresh);
         drop(out.replace_array(fresh));
     }
