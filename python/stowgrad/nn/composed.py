@@ -349,7 +349,8 @@ def _convolution(
         return _convolution(n, input.unsqueeze(0), weight, bias, stride, padding, dilation, groups).squeeze(0)
     if input.dim() != n + 2 or weight.dim() != n + 2:
         raise RuntimeError(
-            f"Expected {n + 1}D (unbatched) or {n + 2}D (batched) input to {name} and a {n + 2}D weight, but got input of "
+            f"Expected {n + 1}D (unbatched) or {n + 2}D (batched) input to {name} and a {n + 2}D weight, "
+            "but got input of "
             f"size: {list(input.shape)} and weight of size: {list(weight.shape)}"
         )
     if input.size(1) != weight.size(1) * groups or weight.size(0) % groups:
@@ -593,7 +594,8 @@ def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
     r = upscale_factor
     if input.dim() < 3 or r <= 0 or input.size(-3) % (r * r):
         raise RuntimeError(
-            f"pixel_shuffle expects its input's 'channel' dimension to be divisible by the square of upscale_factor, but "
+            "pixel_shuffle expects its input's 'channel' dimension to be divisible by the square of "
+            "upscale_factor, but "
             f"got {list(input.shape)} and {r}"
         )
     *lead, channels, height, width = input.shape
