@@ -676,6 +676,14 @@ def rrelu_(input: Tensor, lower: float = 1.0 / 8, upper: float = 1.0 / 3, traini
     return input.copy_(rrelu(input.clone(), lower, upper, training))
 
 
+def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """input @ weight.T + bias, in one addmm where the input is a matrix."""
+    if bias is not None and input.dim() == 2:
+        return _C.addmm(bias, input, weight.t())
+    out = _C.matmul(input, weight.t())
+    return out if bias is None else out + bias
+
+
 def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x1 @ weight[k] @ x2 + bias[k] for every output k. RuntimeError when the shapes do not fit."""
     if input1.shape[:-1] != input2.shape[:-1] or (input1.size(-1), input2.size(-1)) != tuple(weight.shape[1:]):

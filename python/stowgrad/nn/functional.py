@@ -55,8 +55,8 @@ _AS_THEY_ARE = {
 } | {"logsigmoid": "log_sigmoid"}
 
 # The two that every model calls are bound at once.
-linear = _nn.linear
-gelu = _nn.gelu
+linear = _kernels.linear
+gelu = _kernels.gelu
 
 
 def __getattr__(name: str) -> Any:
