@@ -1089,7 +1089,7 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
     """The cosine of the angle between x1 and x2 along `dim`; norms are at least `eps`.
 
     >>> import stowgrad as torch
-    >>> torch.nn.functional.cosine_similarity(torch.ones(1, 2), -torch.ones(1, 2)).tolist()
+    >>> torch.nn.functional.cosine_similarity(torch.ones(1, 4), -torch.ones(1, 4)).tolist()
     [-1.0]
     """
     if x1.shape != x2.shape:
