@@ -291,9 +291,8 @@ impl<'py> FromArg<'py> for Operands {
         if v.len() == 1 && !matches!(v.tensor(), Look::Plain(_) | Look::Special) {
             return Vec::from_arg(v).map(Operands);
         }
-        let each = |(i, x): (usize, Borrowed<'py, 'py, PyAny>)| {
-            Values::with_one(&x, v.lax(), |v| Tensor::from_arg(v)).map_err(|e| at(e, i, &x))
-        };
+        let each =
+            |(i, x): (usize, Borrowed<'py, 'py, PyAny>)| Values::with_one(&x, v.lax(), |v| Tensor::from_arg(v)).map_err(|e| at(e, i, &x));
         v.iter().enumerate().map(each).collect::<Result<_, _>>().map(Operands)
     }
 }

@@ -60,6 +60,7 @@ mod _C {
     use super::*;
     #[pymodule_init]
     fn init(m: &Bound<'_, PyModule>) -> PyResult<()> {
+        tensor::install(m.py())?;
         call::install(m)?;
         dtype::install(m)?;
         convert::install(m)?;
