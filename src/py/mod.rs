@@ -13,6 +13,7 @@ pub mod graph;
 pub mod hooks;
 pub mod keeper;
 pub mod literal;
+pub mod named;
 pub mod node;
 pub mod number;
 pub mod ret;
@@ -62,6 +63,8 @@ mod _C {
     fn init(m: &Bound<'_, PyModule>) -> PyResult<()> {
         tensor::install(m.py())?;
         call::install(m)?;
+        special::install(m)?;
+        named::install(m)?;
         dtype::install(m)?;
         convert::install(m)?;
         hooks::install(m)?;
