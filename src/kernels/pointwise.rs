@@ -368,6 +368,14 @@ enum Form {
     Table(Vec<usize>),
 }
 impl Place {
+    /// Rows `rs` apart of elements `cs` apart.
+    pub fn rect(rs: usize, cs: usize) -> Place {
+        Place { form: Form::Rect(cs), rs, reach: 0 }
+    }
+    /// Elements `step` apart.
+    pub fn line(step: usize) -> Place {
+        Place { form: Form::Line(step), rs: 0, reach: 0 }
+    }
     /// One step throughout the piece: 1 where it is contiguous, 0 where it is one element.
     pub fn is_line(&self, step: usize) -> bool {
         matches!(self.form, Form::Line(s) if s == step)
@@ -392,11 +400,11 @@ pub trait Compute: Element {
     /// Casts from `dtype`, out of its bytes.
     fn from_bytes(dtype: DType, s: &[u8], d: &mut [Self]);
 }
-simd! { fn cast_row<T: Element, S: CastTo<T>>(s: &[S], d: &mut [T]) {
+simd! { pub(super) fn cast_row<T: Element, S: CastTo<T>>(s: &[S], d: &mut [T]) {
     for (d, s) in d.iter_mut().zip(s) { *d = s.cast(); }
 } }
 /// `Cast` under a name a `path` fragment can hold.
-trait CastTo<T>: Cast<T> + Element {}
+pub(super) trait CastTo<T>: Cast<T> + Element {}
 impl<T, S: Cast<T> + Element> CastTo<T> for S {}
 macro_rules! computes { ($($t:ident)*) => { $(impl Compute for $t {
     #[inline]
