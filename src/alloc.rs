@@ -229,7 +229,7 @@ pub struct Scratch<T> {
 impl<T: Element> Scratch<T> {
     #[inline]
     pub fn new(len: usize) -> Result<Scratch<T>> {
-        let bytes = len.checked_mul(size_of::<T>()).unwrap_or(usize::MAX);
+        let bytes = len.saturating_mul(size_of::<T>());
         Ok(Scratch { block: Block::new(bytes)?, len, of: PhantomData })
     }
 }

@@ -10,7 +10,8 @@
 //! of millions keeps about 1e-7. Lanes and parts are fixed, hence the bits depend on shape and layout, never on the instruction set or
 //! the number of threads. Integers are folded in i64 and wrap.
 use super::math::Real;
-use super::pointwise::{self, CastTo, Compute, Place, cast_row, fetch};
+use super::nest::Place;
+use super::pointwise::{self, CastTo, Compute, Part, cast_row};
 use super::simd::simd;
 use crate::array::{Array, Fresh};
 use crate::dtype::{DType, Element, Scalar, for_dtype};
@@ -445,7 +446,7 @@ impl<T: Lane> Block<'_, T> {
                     let rows = most.min(n - of);
                     for i in (0..r.len).step_by(cols) {
                         let cols = cols.min(r.len - i);
-                        fetch(a, at + of * step + i * r.step, &place, rows, cols, &mut scratch[..rows * cols], raw);
+                        Part { array: a, at: at + of * step + i * r.step, place: &place, rows, cols }.fetch(&mut scratch[..rows * cols], raw);
                         f(Piece::Lines { of: of..of + rows, at: i, x: &scratch[..rows * cols], stride: cols, len: cols });
                     }
                 }
@@ -455,7 +456,7 @@ impl<T: Lane> Block<'_, T> {
                 let (most, place) = ((TILE / n).max(1), Place::rect(r.step, step));
                 for i in (0..r.len).step_by(most) {
                     let rows = most.min(r.len - i);
-                    fetch(a, at + i * r.step, &place, rows, n, &mut scratch[..rows * n], raw);
+                    Part { array: a, at: at + i * r.step, place: &place, rows, cols: n }.fetch(&mut scratch[..rows * n], raw);
                     f(Piece::Rows { at: i, x: &scratch[..rows * n], stride: n });
                 }
             }

@@ -7,7 +7,8 @@
 //! f32 lines are carried in f64, integers in i64, as torch has it. The order of the steps is that of the line, except that an f32 line on
 //! its own is joined by eights (in f64, where that neither overflows nor shows after rounding).
 use super::math::Real;
-use super::pointwise::{self, Place, fetch};
+use super::nest::Place;
+use super::pointwise::{self, Part};
 use super::reduce::{Add, Float, Greatest, Join, Lane, Least, Mul, Prefer, for_compute, for_float};
 use super::simd::simd;
 use crate::array::{Array, Fresh};
@@ -113,7 +114,7 @@ pub(super) fn tiles<T: Lane, const N: usize>(
                     held.resize(rows * w, T::default());
                     raw.resize(if v.dtype == T::DTYPE { 0 } else { rows * w * v.dtype.size() }, 0);
                     let place = if w == 1 { Place::line(v.strides[1]) } else { Place::rect(v.strides[1], v.strides[across]) };
-                    fetch(v, v.offset + start(&v.strides), &place, rows, w, held, &mut raw);
+                    Part { array: v, at: v.offset + start(&v.strides), place: &place, rows, cols: w }.fetch(held, &mut raw);
                 }
                 let ins = std::array::from_fn(|k| match views[k] {
                     v if is_dense::<T>(v, across, rows, w) => v.read(v.offset + start(&v.strides), rows * w),
