@@ -417,14 +417,6 @@ impl PyTensor {
     fn real<'py>(slf: Bound<'py, Self>) -> Bound<'py, Self> {
         slf
     }
-    #[getter]
-    fn device<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        super::dtype::PyDevice::CPU.into_bound_py_any(py)
-    }
-    #[getter]
-    fn layout<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        py.import(pyo3::intern!(py, "stowgrad._C"))?.getattr(pyo3::intern!(py, "strided"))
-    }
     fn get_device(&self) -> i64 {
         -1
     }
