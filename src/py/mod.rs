@@ -11,6 +11,7 @@ pub mod frame;
 pub mod function;
 pub mod graph;
 pub mod hooks;
+pub mod index;
 pub mod keeper;
 pub mod literal;
 pub mod named;
