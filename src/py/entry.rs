@@ -121,11 +121,11 @@ macro_rules! expose {
     (@absent optional) => { Some("None") };
     (@name $name:ident) => { stringify!($name) };
     (@name $name:ident $python:ident) => { stringify!($python) };
+    (@inplace [$($python:ident)?]) => { None };
+    (@inplace [] $inplace:ident) => { Some(stringify!($inplace)) };
+    (@inplace [$python:ident] $inplace:ident) => { Some(concat!(stringify!($python), "_")) };
     (@text) => { None };
     (@text $($default:tt)+) => { Some(stringify!($($default)+)) };
-    (@inplace [] [$($python:ident)?]) => { None };
-    (@inplace [$inplace:ident] []) => { Some(stringify!($inplace)) };
-    (@inplace [$inplace:ident] [$python:ident]) => { Some(concat!(stringify!($python), "_")) };
     (@some) => { None };
     (@some $named:literal) => { Some($named) };
     (@info Function) => { None };
@@ -147,7 +147,7 @@ macro_rules! expose {
             const { assert!(PARAMS.len() <= $crate::py::call::MOST, "too many parameters") };
             Entry {
                 name: $crate::py::entry::raw($crate::py::entry::expose!(@name $name $($python)?)), rust: stringify!($name),
-                inplace: $crate::py::entry::expose!(@inplace [$($inplace)?] [$($python)?]), node: stringify!($node), doc: concat!("" $(, $doc, "\n")*),
+                inplace: $crate::py::entry::expose!(@inplace [$($python)?] $($inplace)?), node: stringify!($node), doc: concat!("" $(, $doc, "\n")*),
                 place: (file!(), line!()), next: std::sync::OnceLock::new(), c: Calls::of::<$node>(), on: Places::of(&[$(stringify!($place)),*]),
                 info: $crate::py::entry::expose!(@info $node), named: $crate::py::entry::expose!(@some $($named)?), params: PARAMS,
                 call: |_args: &Args<'_>, _given| {

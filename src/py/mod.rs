@@ -13,11 +13,12 @@ pub mod graph;
 pub mod hooks;
 pub mod keeper;
 pub mod literal;
-pub mod number;
 pub mod node;
+pub mod number;
 pub mod ret;
 pub mod size;
 pub mod special;
+pub mod system;
 pub mod tensor;
 
 pub use keeper::Keeper;
@@ -66,6 +67,8 @@ mod _C {
         node::install(m)?;
         graph::install(m)?;
         function::install(m)?;
+        system::install(m)?;
+        convert::install(m)?;
         Ok(())
     }
 }

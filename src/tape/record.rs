@@ -87,7 +87,7 @@ pub fn record(how: How<'_>, info: &'static Info, inputs: Operands<'_>, forward: 
             }
             let meta = Meta::of(&out);
             save_outputs(info, &edges, pack.as_ref(), &[&out], &mut slots)?;
-            let node = node(op(), &edges, &lent, &[meta], slots);
+            let node = node(op(), edges, &lent, &[meta], slots);
             Ok(finish(info, inputs, out, Edge::Node(node, 0)))
         }
         How::InPlace => in_place(graded, info, inputs, forward, op),
@@ -163,12 +163,12 @@ fn save_outputs(info: &'static Info, edges: &[Edge], pack: Option<&Arc<dyn Pack>
     }
     Ok(())
 }
-fn node(op: Box<dyn Backward>, edges: &[Edge], lent: &Lent, outputs: &[Meta], slots: Slots) -> Arc<Node> {
+fn node(op: Box<dyn Backward>, edges: SmallVec<[Edge; 3]>, lent: &Lent, outputs: &[Meta], slots: Slots) -> Arc<Node> {
     let inputs: SmallVec<[Input; 2]> = edges
-        .iter()
+        .into_iter()
         .zip(&lent.0)
         .map(|(e, a)| match a {
-            Some(a) => Node::input(e.clone(), a, &outputs[0]),
+            Some(a) => Node::input(e, a, &outputs[0]),
             None => Node::no_input(),
         })
         .collect();
@@ -288,7 +288,7 @@ fn in_place(graded: bool, info: &'static Info, inputs: Operands<'_>, forward: Fo
     after_write(to);
     if to.dtype.is_float() {
         save_outputs(info, &edges, pack.as_ref(), &[to], &mut slots)?;
-        let node = node(op(), &edges, &lent, &[Meta::of(to)], slots);
+        let node = node(op(), edges, &lent, &[Meta::of(to)], slots);
         rebase(target, to, node)?;
     }
     Ok(target.clone())
@@ -356,7 +356,7 @@ pub fn record_many(info: &'static Info, inputs: Operands<'_>, forward: Forwards<
     }
     let n = visible(outs.len());
     let metas: SmallVec<[Meta; 4]> = outs.iter().map(Meta::of).collect();
-    let node = node(op(), &edges, &lent, &metas, slots);
+    let node = node(op(), edges, &lent, &metas, slots);
     Ok(outs
         .into_iter()
         .take(n)

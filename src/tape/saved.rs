@@ -123,13 +123,25 @@ pub enum Value {
     /// An input, kept as the very tensor, with the version at which it was saved.
     Kept { held: Held, version: u64, counted: Option<Counted> },
     /// An output, kept without history; `nr` says which.
-    Output { array: Array, version: u64, nr: u32, counted: Option<Counted> },
-    /// What an in-place operation overwrote: a copy that stands for input `input`.
-    Before { array: Array, input: u32, counted: Option<Counted> },
+    Output(Arc<KeptArray>),
+    /// What an in-place operation overwrote: a copy that stands for input `nr`.
+    Before(Arc<KeptArray>),
     /// An output that is a view of a base written through it: its history comes from the base's node.
-    OnView { array: Array, version: u64, base: Box<Geometry>, node: Weak<Node>, counted: Option<Counted> },
+    OnView(Arc<(Arc<KeptArray>, Geometry, Weak<Node>)>),
     /// A policy has it.
     Packed(Arc<Packed>),
+}
+/// An array kept in a slot, with the version at which it was saved. Shared, so that slots stay small.
+pub struct KeptArray {
+    array: Array,
+    version: u64,
+    nr: u32,
+    _counted: Counted,
+}
+impl KeptArray {
+    fn new(array: &Array, nr: u32) -> Arc<KeptArray> {
+        Arc::new(KeptArray { array: array.clone(), version: array.version(), nr, _counted: Counted::new(array.storage()) })
+    }
 }
 pub struct Packed {
     pub stowed: Stowed,
@@ -158,11 +170,9 @@ impl Value {
             Value::Empty => Value::Empty,
             Value::Number(t) => Value::Number(t.clone()),
             Value::Kept { held, version, .. } => Value::Kept { held: Held::Core(held.tensor().clone()), version: *version, counted: None },
-            Value::Output { array, version, nr, .. } => Value::Output { array: array.clone(), version: *version, nr: *nr, counted: None },
-            Value::Before { array, input, .. } => Value::Before { array: array.clone(), input: *input, counted: None },
-            Value::OnView { array, version, base, node, .. } => {
-                Value::OnView { array: array.clone(), version: *version, base: base.clone(), node: node.clone(), counted: None }
-            }
+            Value::Output(k) => Value::Output(k.clone()),
+            Value::Before(k) => Value::Before(k.clone()),
+            Value::OnView(v) => Value::OnView(v.clone()),
             Value::Packed(p) => Value::Packed(p.clone()),
         }
     }
@@ -190,19 +200,21 @@ impl Value {
                 t.look(|a| if a.version() == version { None } else { Some(a.clone()) }).map_or(Ok(()), |a| modified(&a, version))?;
                 t.clone()
             }
-            Value::Output { array, version, nr, .. } => {
-                modified(&array, version)?;
-                if history { Tensor::with_edge(array, Edge::Node(node.clone(), nr)) } else { Tensor::new(array) }
+            Value::Output(k) => {
+                modified(&k.array, k.version)?;
+                if history { Tensor::with_edge(k.array.clone(), Edge::Node(node.clone(), k.nr)) } else { Tensor::new(k.array.clone()) }
             }
-            Value::Before { array, input, .. } => {
-                let edge = if history { node.inputs[input as usize].edge.clone() } else { Edge::None };
-                Tensor::with_edge(array, edge)
+            Value::Before(k) => {
+                let edge = if history { node.inputs[k.nr as usize].edge.clone() } else { Edge::None };
+                Tensor::with_edge(k.array.clone(), edge)
             }
-            Value::OnView { array, version, base, node: on, .. } => {
-                modified(&array, version)?;
+            Value::OnView(v) => {
+                let (kept, base, on) = &*v;
+                let array = kept.array.clone();
+                modified(&array, kept.version)?;
                 match on.upgrade() {
                     Some(on) if history => {
-                        let edge = on.info().views.strided(Edge::Node(on.clone(), 0), &base, &array.geometry(), &Meta::of(&array))?;
+                        let edge = on.info().views.strided(Edge::Node(on.clone(), 0), base, &array.geometry(), &Meta::of(&array))?;
                         Tensor::with_edge(array, edge)
                     }
                     _ => Tensor::new(array),
@@ -219,7 +231,7 @@ impl Value {
         };
         let (array, name) = (t.array(), node.slot_name(slot));
         let (origin, history) = match self {
-            Value::Output { nr, .. } => (Origin::Output(*nr), History::Output(*nr)),
+            Value::Output(k) => (Origin::Output(k.nr), History::Output(k.nr)),
             _ => (Origin::Input(&t), History::Input(t.edge())),
         };
         match pack_one(by, &Saving { op: node.info().op, slot: &name, array: &array, origin })? {
@@ -244,9 +256,7 @@ impl Value {
     /// The output that this is, moved onto a view's base (see `record`): `node` is the base's copy-slices node.
     pub fn onto_view(self, base: Geometry, view: Geometry, node: &Arc<Node>) -> Value {
         match self {
-            Value::Output { array, version, counted, .. } => {
-                Value::OnView { array, version, base: Box::new(base), node: Arc::downgrade(node), counted }
-            }
+            Value::Output(k) => Value::OnView(Arc::new((k, base, Arc::downgrade(node)))),
             Value::Packed(p) => match Arc::try_unwrap(p) {
                 Ok(Packed { stowed, shape, dtype, history: History::Output(_) }) => {
                     Value::Packed(Arc::new(Packed { stowed, shape, dtype, history: History::OnView(Box::new((base, view)), Arc::downgrade(node)) }))
@@ -325,8 +335,8 @@ fn keep(array: &Array, origin: Origin<'_>, input: u32) -> Result<Value> {
             let counted = t.counts_as_saved().then(|| Counted::new(array.storage()));
             Value::Kept { held: Held::of(t), version: array.version(), counted }
         }
-        Origin::Overwritten(_) => Value::Before { array: array.clone(), input, counted: Some(Counted::new(array.storage())) },
-        Origin::Output(nr) => Value::Output { array: array.clone(), version: array.version(), nr, counted: Some(Counted::new(array.storage())) },
+        Origin::Overwritten(_) => Value::Before(KeptArray::new(array, input)),
+        Origin::Output(nr) => Value::Output(KeptArray::new(array, nr)),
     })
 }
 #[cold]

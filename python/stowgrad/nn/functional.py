@@ -3,9 +3,8 @@
 What is known here: native operations and how torch composes the rest from them; a composition keeps torch's node names
 and saves the same tensors. What must not be known here: modules.
 
-Invariants: arguments, their order, defaults and exception classes are torch's. A function that is native under the same
-name is taken as it is (`_NATIVE`), on first use, so that a build without it fails where it is asked for and by its
-name.
+Invariants: arguments, their order, defaults and exception classes are torch's. An operation that not every build has a
+kernel for is looked up in `_kernels`, on first use: the core's, or else the one that `composed` makes.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import warnings
 import stowgrad
 from stowgrad import _C
 from stowgrad.nn import _reduction as _Reduction
+from stowgrad.nn import composed
 from stowgrad.nn._sizes import _list_with_default, _pair, _single, _triple
 
 TYPE_CHECKING = False
@@ -28,60 +28,47 @@ if TYPE_CHECKING:
 Tensor = _C.Tensor
 _nn = _C._nn
 
-_NATIVE = {
-    "avg_pool2d": _nn,
-    "avg_pool3d": _nn,
-    "bilinear": _C,
-    "celu_": _C,
-    "channel_shuffle": _C,
-    "conv1d": _C,
-    "conv2d": _C,
-    "conv3d": _C,
-    "conv_tbc": _C,
-    "conv_transpose1d": _C,
-    "conv_transpose2d": _C,
-    "conv_transpose3d": _C,
-    "elu_": _nn,
-    "hardshrink": _C,
-    "hardtanh_": _nn,
-    "leaky_relu_": _nn,
-    "native_channel_shuffle": _C,
-    "one_hot": _nn,
-    "pdist": _C,
-    "pixel_shuffle": _C,
-    "pixel_unshuffle": _C,
-    "prelu": _C,
-    "relu_": _C,
-    "rrelu_": _C,
-    "scaled_dot_product_attention": _nn,
-    "selu_": _C,
-    "softplus": _nn,
-    "softshrink": _nn,
-    "threshold_": _C,
-}
-_NATIVE_UNDER_ANOTHER_NAME = {"logsigmoid": (_nn, "log_sigmoid")}
+
+class _Kernels:
+    """The operations by name: the core's where it has one, else what `composed` makes of others."""
+
+    def __getattr__(self, name: str) -> Any:
+        for owner in (_nn, _C, composed):
+            found = getattr(owner, name, None)
+            if found is not None:
+                self.__dict__[name] = found
+                return found
+        raise AttributeError(f"nn.functional needs the operation '{name}', which this build does not have")
+
+
+_kernels = _Kernels()
+
+# Functions that are an operation of the same name, or of the one on the right, and nothing more.
+_AS_THEY_ARE = {
+    name: name
+    for name in (
+        "avg_pool2d avg_pool3d bilinear celu_ channel_shuffle conv1d conv2d conv3d conv_tbc conv_transpose1d "
+        "conv_transpose2d conv_transpose3d elu_ hardshrink hardtanh_ leaky_relu_ native_channel_shuffle one_hot pdist "
+        "pixel_shuffle pixel_unshuffle prelu relu_ rrelu_ scaled_dot_product_attention selu_ softplus softshrink "
+        "threshold_"
+    ).split()
+} | {"logsigmoid": "log_sigmoid"}
 
 # The two that every model calls are bound at once.
-linear = _nn.linear
-gelu = _nn.gelu
+linear = _kernels.linear
+gelu = _kernels.gelu
 
 
 def __getattr__(name: str) -> Any:
-    if name in _NATIVE:
-        owner, native = _NATIVE[name], name
-    elif name in _NATIVE_UNDER_ANOTHER_NAME:
-        owner, native = _NATIVE_UNDER_ANOTHER_NAME[name]
-    else:
+    native = _AS_THEY_ARE.get(name)
+    if native is None:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-    found = getattr(owner, native, None)
-    if found is None:
-        raise AttributeError(f"module '{__name__}' has no attribute '{name}': this build has no native '{native}'")
-    globals()[name] = found
+    found = globals()[name] = getattr(_kernels, native)
     return found
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_NATIVE, *_NATIVE_UNDER_ANOTHER_NAME})
+    return sorted({*globals(), *_AS_THEY_ARE})
 
 
 def _loss_reduction(reduction: str, size_average: bool | None, reduce: bool | None) -> str:
@@ -188,7 +175,7 @@ def rrelu(
     input: Tensor, lower: float = 1.0 / 8, upper: float = 1.0 / 3, training: bool = False, inplace: bool = False
 ) -> Tensor:
     """leaky_relu with a slope drawn from [lower, upper) for each element when training, their mean otherwise."""
-    return _C.rrelu_(input, lower, upper, training) if inplace else _C.rrelu(input, lower, upper, training)
+    return _kernels.rrelu_(input, lower, upper, training) if inplace else _kernels.rrelu(input, lower, upper, training)
 
 
 def tanhshrink(input: Tensor) -> Tensor:
@@ -479,7 +466,7 @@ def embedding_bag(
         padding_idx = _padding_row(padding_idx, weight.size(0))
     if max_norm is not None:
         _no_grad_embedding_renorm_(weight, input, max_norm, norm_type)
-    bags = _C.embedding_bag(
+    bags = _kernels.embedding_bag(
         weight, input, offsets, scale_grad_by_freq, number, sparse, per_sample_weights, include_last_offset, padding_idx
     )
     return bags[0]
@@ -607,7 +594,7 @@ def group_norm(
     if input.dim() < 2:
         raise RuntimeError(f"Expected at least 2 dimensions for input tensor but received {input.dim()}")
     _verify_batch_size([input.size(0) * input.size(1) // num_groups, num_groups, *input.shape[2:]])
-    return _C.group_norm(input, num_groups, weight, bias, eps, True)
+    return _kernels.group_norm(input, num_groups, weight, bias, eps, True)
 
 
 def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Tensor:
@@ -624,12 +611,12 @@ def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: flo
     squares = input.mul(input)
     if dim == 3:
         squares = pad(squares.unsqueeze(1), (0, 0, *around))
-        squares = _nn.avg_pool2d(squares, (size, 1), stride=1).squeeze(1)
+        squares = _kernels.avg_pool2d(squares, (size, 1), stride=1).squeeze(1)
     else:
         sizes = input.size()
         squares = squares.view(sizes[0], 1, sizes[1], sizes[2], -1)
         squares = pad(squares, (0, 0, 0, 0, *around))
-        squares = _nn.avg_pool3d(squares, (size, 1, 1), stride=1).squeeze(1).view(sizes)
+        squares = _kernels.avg_pool3d(squares, (size, 1, 1), stride=1).squeeze(1).view(sizes)
     return input / squares.mul(alpha).add(k).pow(beta)
 
 
@@ -926,7 +913,9 @@ def soft_margin_loss(
     reduction: str = "mean",
 ) -> Tensor:
     """log(1 + exp(-target * input)), where target is 1 or -1."""
-    return _nn.soft_margin_loss(input, target, _Reduction.get_enum(_loss_reduction(reduction, size_average, reduce)))
+    return _kernels.soft_margin_loss(
+        input, target, _Reduction.get_enum(_loss_reduction(reduction, size_average, reduce))
+    )
 
 
 def multilabel_margin_loss(
@@ -938,7 +927,7 @@ def multilabel_margin_loss(
 ) -> Tensor:
     """The hinge between every target class (those before the first -1) and every other class."""
     kind = _Reduction.get_enum(_loss_reduction(reduction, size_average, reduce))
-    return _nn.multilabel_margin_loss(input, target, kind)
+    return _kernels.multilabel_margin_loss(input, target, kind)
 
 
 def multilabel_soft_margin_loss(
@@ -1004,7 +993,7 @@ def multi_margin_loss(
         raise ValueError(f"only p == 1 and p == 2 supported; got {p}")
     if weight is not None and weight.dim() != 1:
         raise ValueError(f"weight must be one-dimensional; got shape {tuple(weight.shape)}")
-    return _nn.multi_margin_loss(input, target, p, margin, weight, kind)
+    return _kernels.multi_margin_loss(input, target, p, margin, weight, kind)
 
 
 def _paired(
@@ -1083,7 +1072,7 @@ def ctc_loss(
     zero_infinity: bool = False,
 ) -> Tensor:
     """Minus the log-probability that a sequence of outputs spells the target. Source: Graves et al. 2006."""
-    return _C.ctc_loss(
+    return _kernels.ctc_loss(
         log_probs, targets, input_lengths, target_lengths, blank, _Reduction.get_enum(reduction), zero_infinity
     )
 
@@ -1100,7 +1089,7 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
     """The cosine of the angle between x1 and x2 along `dim`; norms are at least `eps`.
 
     >>> import stowgrad as torch
-    >>> torch.nn.functional.cosine_similarity(torch.ones(1, 2), -torch.ones(1, 2)).tolist()
+    >>> torch.nn.functional.cosine_similarity(torch.ones(1, 4), -torch.ones(1, 4)).tolist()
     [-1.0]
     """
     if x1.shape != x2.shape:
@@ -1158,7 +1147,7 @@ def _fractional(
     if samples is None:
         batch = 1 if input.dim() == n + 1 else input.size(0)
         samples = _C.rand(batch, input.size(-n - 1), n, dtype=input.dtype, device=input.device)
-    pool = _nn.fractional_max_pool2d if n == 2 else _nn.fractional_max_pool3d
+    pool = _kernels.fractional_max_pool2d if n == 2 else _kernels.fractional_max_pool3d
     return pool(input, many(kernel_size), many(output_size), samples)
 
 
@@ -1208,7 +1197,7 @@ def max_pool1d_with_indices(
     (kernel,), (step,) = _single(kernel_size), _single(_window(kernel_size, stride))
     (edge,), (gap,) = _single(padding), _single(dilation)
     # A pool of rows of height one, as torch computes it.
-    out, indices = _nn.max_pool2d_with_indices(
+    out, indices = _kernels.max_pool2d_with_indices(
         input.unsqueeze(-2), (1, kernel), (1, step), (0, edge), (1, gap), ceil_mode
     )
     return out.squeeze(-2), indices.squeeze(-2)
@@ -1224,7 +1213,9 @@ def max_pool2d_with_indices(
     return_indices: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Maxima of windows of the last two dimensions, and where they lie in the plane."""
-    return _nn.max_pool2d_with_indices(input, kernel_size, _window(kernel_size, stride), padding, dilation, ceil_mode)
+    return _kernels.max_pool2d_with_indices(
+        input, kernel_size, _window(kernel_size, stride), padding, dilation, ceil_mode
+    )
 
 
 def max_pool3d_with_indices(
@@ -1237,7 +1228,9 @@ def max_pool3d_with_indices(
     return_indices: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Maxima of windows of the last three dimensions, and where they lie in the volume."""
-    return _nn.max_pool3d_with_indices(input, kernel_size, _window(kernel_size, stride), padding, dilation, ceil_mode)
+    return _kernels.max_pool3d_with_indices(
+        input, kernel_size, _window(kernel_size, stride), padding, dilation, ceil_mode
+    )
 
 
 def max_pool1d(
@@ -1271,7 +1264,9 @@ def max_pool2d(
     >>> torch.nn.functional.max_pool2d(torch.arange(4.0).view(1, 1, 2, 2), 2).item()
     3.0
     """
-    found = _nn.max_pool2d_with_indices(input, kernel_size, _window(kernel_size, stride), padding, dilation, ceil_mode)
+    found = _kernels.max_pool2d_with_indices(
+        input, kernel_size, _window(kernel_size, stride), padding, dilation, ceil_mode
+    )
     return found if return_indices else found[0]
 
 
@@ -1285,7 +1280,9 @@ def max_pool3d(
     return_indices: bool = False,
 ) -> Any:
     """max_pool3d_with_indices, the indices only when `return_indices`."""
-    found = _nn.max_pool3d_with_indices(input, kernel_size, _window(kernel_size, stride), padding, dilation, ceil_mode)
+    found = _kernels.max_pool3d_with_indices(
+        input, kernel_size, _window(kernel_size, stride), padding, dilation, ceil_mode
+    )
     return found if return_indices else found[0]
 
 
@@ -1320,10 +1317,10 @@ def _unpool(
     kernel, step, edge = many(kernel_size), many(_window(kernel_size, stride)), many(padding)
     size = _unpool_output_size(input, kernel, step, edge, output_size)
     if n == 3:
-        return _nn.max_unpool3d(input, indices, size, step, edge)
+        return _kernels.max_unpool3d(input, indices, size, step, edge)
     if n == 2:
-        return _nn.max_unpool2d(input, indices, size)
-    return _nn.max_unpool2d(input.unsqueeze(-1), indices.unsqueeze(-1), [*size, 1]).squeeze(-1)
+        return _kernels.max_unpool2d(input, indices, size)
+    return _kernels.max_unpool2d(input.unsqueeze(-1), indices.unsqueeze(-1), [*size, 1]).squeeze(-1)
 
 
 def max_unpool1d(
@@ -1359,7 +1356,7 @@ def avg_pool1d(
     if input.dim() not in (2, 3):
         raise RuntimeError(f"avg_pool1d: Expected 2D or 3D input tensor, but got {list(input.shape)}")
     (kernel,), (step,), (edge,) = _single(kernel_size), _single(_window(kernel_size, stride)), _single(padding)
-    rows = _nn.avg_pool2d(input.unsqueeze(-2), (1, kernel), (1, step), (0, edge), ceil_mode, count_include_pad)
+    rows = _kernels.avg_pool2d(input.unsqueeze(-2), (1, kernel), (1, step), (0, edge), ceil_mode, count_include_pad)
     return rows.squeeze(-2)
 
 
@@ -1380,7 +1377,7 @@ def lp_pool2d(
 ) -> Tensor:
     """(sum of x ** norm_type) ** (1 / norm_type) over windows of the last two dimensions."""
     kernel = _pair(kernel_size)
-    pooled = _nn.avg_pool2d(input.pow(norm_type), kernel, _window(kernel, stride), 0, ceil_mode)
+    pooled = _kernels.avg_pool2d(input.pow(norm_type), kernel, _window(kernel, stride), 0, ceil_mode)
     return _lp_pooled(pooled, math.prod(kernel), norm_type)
 
 
@@ -1389,7 +1386,7 @@ def lp_pool3d(
 ) -> Tensor:
     """(sum of x ** norm_type) ** (1 / norm_type) over windows of the last three dimensions."""
     kernel = _triple(kernel_size)
-    pooled = _nn.avg_pool3d(input.pow(norm_type), kernel, _window(kernel, stride), 0, ceil_mode)
+    pooled = _kernels.avg_pool3d(input.pow(norm_type), kernel, _window(kernel, stride), 0, ceil_mode)
     return _lp_pooled(pooled, math.prod(kernel), norm_type)
 
 
@@ -1398,7 +1395,7 @@ def adaptive_max_pool1d_with_indices(
 ) -> tuple[Tensor, Tensor]:
     """Maxima of `output_size` windows that cover the last dimension evenly, and where they lie."""
     (size,) = _single(output_size)
-    out, indices = _nn.adaptive_max_pool2d(input.unsqueeze(-2), (1, size))
+    out, indices = _kernels.adaptive_max_pool2d(input.unsqueeze(-2), (1, size))
     return out.squeeze(-2), indices.squeeze(-2)
 
 
@@ -1406,14 +1403,14 @@ def adaptive_max_pool2d_with_indices(
     input: Tensor, output_size: Any, return_indices: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Maxima of windows that cover the last two dimensions evenly, and where they lie; None keeps a size."""
-    return _nn.adaptive_max_pool2d(input, _list_with_default(_pair(output_size), input.size()))
+    return _kernels.adaptive_max_pool2d(input, _list_with_default(_pair(output_size), input.size()))
 
 
 def adaptive_max_pool3d_with_indices(
     input: Tensor, output_size: Any, return_indices: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Maxima of windows that cover the last three dimensions evenly, and where they lie; None keeps a size."""
-    return _nn.adaptive_max_pool3d(input, _list_with_default(_triple(output_size), input.size()))
+    return _kernels.adaptive_max_pool3d(input, _list_with_default(_triple(output_size), input.size()))
 
 
 def adaptive_max_pool1d(input: Tensor, output_size: _Ints, return_indices: bool = False) -> Any:
@@ -1450,7 +1447,7 @@ def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
     size = _list_with_default(_pair(output_size), input.size())
     if size[0] == 1 and size[1] == 1:
         return input.mean((-1, -2), keepdim=True)
-    return _nn.adaptive_avg_pool2d(input, size)
+    return _kernels.adaptive_avg_pool2d(input, size)
 
 
 def adaptive_avg_pool3d(input: Tensor, output_size: Any) -> Tensor:
@@ -1458,7 +1455,7 @@ def adaptive_avg_pool3d(input: Tensor, output_size: Any) -> Tensor:
     size = _list_with_default(_triple(output_size), input.size())
     if size[0] == size[1] == size[2] == 1:
         return input.mean((-1, -2, -3), keepdim=True)
-    return _nn.adaptive_avg_pool3d(input, size)
+    return _kernels.adaptive_avg_pool3d(input, size)
 
 
 # ---- padding, shuffling, resizing ----
@@ -1481,7 +1478,7 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
     [0.0, 1.0, 1.0]
     """
     if mode == "constant":
-        return _C.constant_pad_nd(input, pad, 0 if value is None else value)
+        return _kernels.constant_pad_nd(input, pad, 0 if value is None else value)
     if value is not None and value != 0:
         raise ValueError(f'Padding mode "{mode}" doesn\'t take in value argument')
     n = len(pad) // 2
@@ -1495,7 +1492,7 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
         return _circular_pad(input, pad)
     if mode not in _PADS:
         raise NotImplementedError(f"Unrecognised padding mode {mode}")
-    return getattr(_nn, _PADS[mode][n - 1])(input, pad)
+    return getattr(_kernels, _PADS[mode][n - 1])(input, pad)
 
 
 def _circular_pad(input: Tensor, pad: Sequence[int]) -> Tensor:
@@ -1596,10 +1593,10 @@ def interpolate(
         if mode == "area":
             return (adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d)[n - 1](input, sizes)
         if exact:
-            return getattr(_nn, (_NEAREST if mode == "nearest" else _NEAREST_EXACT)[n - 1])(input, sizes, factors)
+            return getattr(_kernels, (_NEAREST if mode == "nearest" else _NEAREST_EXACT)[n - 1])(input, sizes, factors)
         name = _SMOOTH.get((input.dim(), mode))
         if name is not None:
-            native = getattr(_nn, f"_{name}_aa" if antialias else name)
+            native = getattr(_kernels, f"_{name}_aa" if antialias else name)
             return native(input, sizes, bool(align_corners), factors)
     raise NotImplementedError(
         f"Input Error: Only 3D, 4D and 5D input Tensors supported (got {input.dim()}D) for the modes: "
@@ -1663,7 +1660,7 @@ def grid_sample(
         warnings.warn(
             "Default grid_sample behavior is align_corners=False: name it to silence this warning", stacklevel=2
         )
-    return _C.grid_sampler(input, grid, _GRID_MODES[mode], _GRID_PADDINGS[padding_mode], bool(align_corners))
+    return _kernels.grid_sampler(input, grid, _GRID_MODES[mode], _GRID_PADDINGS[padding_mode], bool(align_corners))
 
 
 def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None = None) -> Tensor:
@@ -1713,7 +1710,7 @@ def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None =
 
 def unfold(input: Tensor, kernel_size: _Ints, dilation: _Ints = 1, padding: _Ints = 0, stride: _Ints = 1) -> Tensor:
     """Every window of (N, C, H, W) as a column: (N, C * kernel elements, windows)."""
-    return _nn.im2col(input, _pair(kernel_size), _pair(dilation), _pair(padding), _pair(stride))
+    return _kernels.im2col(input, _pair(kernel_size), _pair(dilation), _pair(padding), _pair(stride))
 
 
 def fold(
@@ -1725,7 +1722,9 @@ def fold(
     stride: _Ints = 1,
 ) -> Tensor:
     """Sums columns back into the windows they came from: the transpose of `unfold`."""
-    return _nn.col2im(input, _pair(output_size), _pair(kernel_size), _pair(dilation), _pair(padding), _pair(stride))
+    return _kernels.col2im(
+        input, _pair(output_size), _pair(kernel_size), _pair(dilation), _pair(padding), _pair(stride)
+    )
 
 
 def assert_int_or_pair(arg: Any, arg_name: str, message: str) -> None:
@@ -1971,7 +1970,7 @@ def multi_head_attention_forward(
     if attn_mask is not None:
         whole = attn_mask.size(0) == 1 and attn_mask.dim() == 3
         attn_mask = attn_mask.unsqueeze(0) if whole else attn_mask.view(batch, num_heads, -1, source)
-    out = _nn.scaled_dot_product_attention(
+    out = _kernels.scaled_dot_product_attention(
         q.view(batch, num_heads, length, head_dim),
         k.view(batch, num_heads, source, head_dim),
         v.view(batch, num_heads, source, head_dim),

@@ -98,6 +98,10 @@ def _with_hooks(step: Callable) -> Callable:
     return stepped
 
 
+# What a state holds as one number, in the dtype of `_get_scalar_dtype`.
+_COUNTS = frozenset(["step", "mu_product", "eta", "mu"])
+
+
 class Optimizer:
     """Base class of all optimizers.
 
@@ -233,8 +237,8 @@ class Optimizer:
     def _process_value_according_to_param_policy(
         param: Tensor, value: Tensor, param_id: int, param_groups: list[dict[str, Any]], key: Any = None
     ) -> Tensor:
-        """A loaded value in the dtype of its parameter; the count of steps keeps its own."""
-        if key == "step":
+        """A loaded value in the dtype of its parameter; counts keep theirs, or a resumed run would round anew."""
+        if key in _COUNTS:
             return value
         if param.is_floating_point():
             return value.to(dtype=param.dtype, device=param.device)

@@ -192,7 +192,7 @@ class Conv1d(_Conv):
     _sizes = staticmethod(_single)
 
     def _convolve(self, *args: Any) -> Tensor:
-        return _C.conv1d(*args)
+        return F.conv1d(*args)
 
 
 class Conv2d(_Conv):
@@ -208,7 +208,7 @@ class Conv2d(_Conv):
     _sizes = staticmethod(_pair)
 
     def _convolve(self, *args: Any) -> Tensor:
-        return _C.conv2d(*args)
+        return F.conv2d(*args)
 
 
 class Conv3d(_Conv):
@@ -217,7 +217,7 @@ class Conv3d(_Conv):
     _sizes = staticmethod(_triple)
 
     def _convolve(self, *args: Any) -> Tensor:
-        return _C.conv3d(*args)
+        return F.conv3d(*args)
 
 
 class _ConvTransposeNd(_ConvNd):
@@ -306,7 +306,7 @@ class ConvTranspose1d(_ConvTransposeNd):
     _sizes = staticmethod(_single)
 
     def _convolve(self, *args: Any) -> Tensor:
-        return _C.conv_transpose1d(*args)
+        return F.conv_transpose1d(*args)
 
 
 class ConvTranspose2d(_ConvTransposeNd):
@@ -318,7 +318,7 @@ class ConvTranspose2d(_ConvTransposeNd):
     _sizes = staticmethod(_pair)
 
     def _convolve(self, *args: Any) -> Tensor:
-        return _C.conv_transpose2d(*args)
+        return F.conv_transpose2d(*args)
 
 
 class ConvTranspose3d(_ConvTransposeNd):
@@ -327,4 +327,4 @@ class ConvTranspose3d(_ConvTransposeNd):
     _sizes = staticmethod(_triple)
 
     def _convolve(self, *args: Any) -> Tensor:
-        return _C.conv_transpose3d(*args)
+        return F.conv_transpose3d(*args)
