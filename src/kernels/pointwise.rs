@@ -217,7 +217,7 @@ fn into<const N: usize>(out: Out<'_>, op: &'static str, compute: DType, dtype: D
 }
 /// Strides of a fresh result: axes in the order in which the operands have them in memory, torch's rule. The first operand in which two
 /// axes differ decides; broadcast axes have no say.
-fn fresh_strides(x: &[&Array], shape: &Dims) -> Dims {
+pub fn fresh_strides(x: &[&Array], shape: &Dims) -> Dims {
     if x.iter().all(|a| a.is_contiguous()) {
         return shape.strides();
     }

@@ -4,7 +4,7 @@ use super::dtype::{PyDType, PyDevice, PyLayout, PyMemoryFormat};
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, err};
 use crate::layout::{Dims, Geometry};
-use crate::ops::{self, Contract, Ints, Operands, Sizes};
+use crate::ops::{self, Contract, Cpu, Ints, Operands, Sizes, Strided};
 use crate::tape::Tensor;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt, PyList, PyString, PyTuple};
@@ -259,6 +259,23 @@ impl<'py> FromArg<'py> for PyDevice {
     const KIND: Kind = kind("torch.device", "device | str | int");
     fn from_arg(v: Values<'py>) -> Result<Self, Refused> {
         PyDevice::of(v.one()).ok_or(Refused::Type)?.map_err(Refused::Error)
+    }
+}
+impl<'py> FromArg<'py> for Cpu {
+    const KIND: Kind = PyDevice::KIND;
+    fn from_arg(v: Values<'py>) -> Result<Self, Refused> {
+        PyDevice::from_arg(v)?.check()?;
+        Ok(Cpu)
+    }
+}
+impl<'py> FromArg<'py> for Strided {
+    const KIND: Kind = kind("torch.layout", "layout");
+    fn from_arg(v: Values<'py>) -> Result<Self, Refused> {
+        match v.one().cast::<PyLayout>() {
+            Ok(l) if l.get().0 == "strided" => Ok(Strided),
+            Ok(l) => Err(Refused::Error(err!(Runtime, "layout torch.{} is not supported, only torch.strided", l.get().0))),
+            Err(_) => Err(Refused::Type),
+        }
     }
 }
 impl<'py, T: FromArg<'py>> FromArg<'py> for Option<T> {
