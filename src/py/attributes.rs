@@ -12,6 +12,7 @@ use crate::tape::record::before_write;
 use crate::tape::tensor::Held;
 use crate::tape::{Tensor, mode};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
+use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::types::{PyTuple, PyType};
 
@@ -23,6 +24,11 @@ fn tensor_of<'a>(o: &'a Bound<'_, PyAny>, what: &str) -> PyResult<&'a Tensor> {
         Ok(t) => Ok(t.get().tensor()),
         Err(_) => Err(PyTypeError::new_err(format!("{what} must be a Tensor, not {}", o.get_type().name()?))),
     }
+}
+/// Pickling and copying are written in Python (`serialization.pickles`).
+fn pickles<'py>(slf: &Bound<'py, PyTensor>, name: &str, with: impl IntoPyObjectExt<'py>) -> PyResult<Bound<'py, PyAny>> {
+    let py = slf.py();
+    py.import("stowgrad.serialization.pickles")?.getattr(name)?.call1((slf, with.into_bound_py_any(py)?))
 }
 #[pymethods]
 impl PyTensor {
@@ -410,6 +416,26 @@ impl PyTensor {
     #[getter]
     fn real<'py>(slf: Bound<'py, Self>) -> Bound<'py, Self> {
         slf
+    }
+    fn get_device(&self) -> i64 {
+        -1
+    }
+    fn is_pinned(&self) -> bool {
+        false
+    }
+    /// The tensor itself: memory shared between processes is not made here.
+    fn share_memory_(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+    fn __repr__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let py = slf.py();
+        py.import(pyo3::intern!(py, "stowgrad._tensor_str"))?.getattr(pyo3::intern!(py, "_str"))?.call1((slf,))
+    }
+    fn __reduce_ex__<'py>(slf: &Bound<'py, Self>, protocol: i64) -> PyResult<Bound<'py, PyAny>> {
+        pickles(slf, "_reduce_tensor", protocol)
+    }
+    fn __deepcopy__<'py>(slf: &Bound<'py, Self>, memo: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        pickles(slf, "_deepcopy_tensor", memo)
     }
     #[getter]
     fn name(&self) -> Option<String> {

@@ -13,6 +13,7 @@ pub mod graph;
 pub mod hooks;
 pub mod keeper;
 pub mod literal;
+pub mod named;
 pub mod node;
 pub mod number;
 pub mod ret;
@@ -60,7 +61,10 @@ mod _C {
     use super::*;
     #[pymodule_init]
     fn init(m: &Bound<'_, PyModule>) -> PyResult<()> {
+        tensor::install(m.py())?;
         call::install(m)?;
+        special::install(m)?;
+        named::install(m)?;
         dtype::install(m)?;
         convert::install(m)?;
         hooks::install(m)?;
