@@ -417,7 +417,16 @@ impl PyTensor {
     fn real<'py>(slf: Bound<'py, Self>) -> Bound<'py, Self> {
         slf
     }
-    fn get_device(&self) -> i64 {
+    #[getter]
+    fn device(&self) -> super::dtype::PyDevice {
+        super::dtype::PyDevice::CPU
+    }
+    #[getter]
+    fn layout<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        py.import(pyo3::intern!(py, "stowgrad._C"))?.getattr(pyo3::intern!(py, "strided"))
+    }
+    #[pyo3(name = "get_device")]
+    fn device_number(&self) -> i64 {
         -1
     }
     fn is_pinned(&self) -> bool {
