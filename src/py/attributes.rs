@@ -8,6 +8,7 @@ use super::tensor::{PyTensor, wrap, wrap_as, wrap_held};
 use crate::array::Array;
 use crate::engine::{self, Request};
 use crate::layout::{is_contiguous, is_dense};
+use crate::ops::macros::function;
 use crate::tape::record::before_write;
 use crate::tape::tensor::Held;
 use crate::tape::{Tensor, mode};
@@ -425,10 +426,6 @@ impl PyTensor {
     fn layout<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         py.import(pyo3::intern!(py, "stowgrad._C"))?.getattr(pyo3::intern!(py, "strided"))
     }
-    #[pyo3(name = "get_device")]
-    fn device_number(&self) -> i64 {
-        -1
-    }
     fn is_pinned(&self) -> bool {
         false
     }
@@ -453,3 +450,8 @@ impl PyTensor {
 }
 macro_rules! constants { ($($name:ident)*) => { #[pymethods] impl PyTensor { $(#[getter] fn $name(&self) -> bool { false })* #[getter] fn is_cpu(&self) -> bool { true } } } }
 constants! { is_cuda is_sparse is_sparse_csr is_quantized is_meta is_mkldnn is_mps is_nested is_xla is_xpu is_vulkan is_ipu is_mtia is_maia }
+function! {
+    /// Number of the device a tensor is on: -1, the CPU.
+    fn get_device(self_) -> i64;
+    { let _ = self_; Ok(-1) }
+}
