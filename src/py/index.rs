@@ -133,8 +133,8 @@ fn walk(t: &Tensor, places: Places, alone: bool) -> Result<(Option<Tensor>, Indi
         }
     }
     let mut at: Option<Tensor> = None;
-    // The dimension reached, and how many of those before it masks took beyond one each.
-    let (mut dim, mut masked) = (0usize, 0usize);
+    // The dimension of the view that is reached, that of `t`, and how many masks took beyond one each.
+    let (mut dim, mut seen, mut masked) = (0usize, 0usize, 0usize);
     let mut indices: Indices = Vec::new();
     let mut put = |dim: usize, i: Tensor| {
         indices.resize(dim, None);
@@ -143,7 +143,10 @@ fn walk(t: &Tensor, places: Places, alone: bool) -> Result<(Option<Tensor>, Indi
     for p in places {
         let now = at.as_ref().unwrap_or(t);
         match p {
-            Place::Int(i) => at = Some(select(now, dim, i)?),
+            Place::Int(i) => {
+                at = Some(select(now, dim, i, seen)?);
+                seen += 1;
+            }
             Place::Slice(start, stop, step) => {
                 let n = now.look(|a| a.shape[dim]) as i64;
                 // A whole dimension needs no view, unless it is all there is between the brackets.
@@ -151,8 +154,12 @@ fn walk(t: &Tensor, places: Places, alone: bool) -> Result<(Option<Tensor>, Indi
                     at = Some(ops::slice(now, dim as i64, Some(start), Some(stop), step)?);
                 }
                 dim += 1;
+                seen += 1;
             }
-            Place::Ellipsis => dim += ndim - specified.min(ndim),
+            Place::Ellipsis => {
+                dim += ndim - specified;
+                seen += ndim - specified;
+            }
             Place::NewAxis => {
                 at = Some(ops::unsqueeze(now, dim as i64)?);
                 dim += 1;
@@ -167,6 +174,7 @@ fn walk(t: &Tensor, places: Places, alone: bool) -> Result<(Option<Tensor>, Indi
                 let taken = if matches!(i.dtype(), DType::Bool | DType::UInt8) { i.ndim() } else { 1 };
                 put(dim - masked, i);
                 dim += taken;
+                seen += taken;
                 masked += taken - 1;
             }
         }
@@ -203,10 +211,10 @@ fn scatter(t: &Tensor, indices: Indices, v: &Tensor) -> Result<()> {
     })
 }
 #[inline]
-fn select(t: &Tensor, dim: usize, i: i64) -> Result<Tensor> {
+fn select(t: &Tensor, dim: usize, i: i64, shown: usize) -> Result<Tensor> {
     let n = t.look(|a| a.shape[dim]) as i64;
     if !(-n..n).contains(&i) {
-        bail!(Index, "index {i} is out of bounds for dimension {dim} with size {n}");
+        bail!(Index, "index {i} is out of bounds for dimension {shown} with size {n}");
     }
     ops::select(t, dim as i64, i)
 }
@@ -215,7 +223,7 @@ fn get(t: &Tensor, idx: &Any<'_>) -> Result<Tensor> {
     if let Some(Scalar::Int(i)) = exact_number(idx.as_borrowed())
         && t.ndim() > 0
     {
-        return select(t, 0, i);
+        return select(t, 0, i, 0);
     }
     let (places, alone) = places(idx)?;
     let (at, indices) = walk(t, places, alone)?;
