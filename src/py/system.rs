@@ -67,9 +67,10 @@ fn set_num_threads(n: &Bound<'_, PyAny>) -> PyResult<()> {
 /// Every op of the core as data, for stubs and pages: one dict a block.
 #[pyfunction]
 fn _registry(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyDict>>> {
-    let mut entries: Vec<_> = super::entry::all().collect();
-    entries.sort_by_key(|e| (e.name, e.place));
-    entries
+    let heads = super::entry::link();
+    heads
+        .iter()
+        .flat_map(|e| e.overloads())
         .into_iter()
         .map(|e| {
             let d = PyDict::new(py);
