@@ -5,6 +5,7 @@ pub mod mode;
 pub mod node;
 pub mod record;
 pub mod saved;
+pub mod task;
 pub mod tensor;
 
 pub use hooks::{GradHook, Host, Line, NodeHook, PreHook, host, set_host};
