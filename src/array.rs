@@ -215,6 +215,14 @@ impl Array {
         // SAFETY: in range, initialised; exclusive by the caller's word.
         unsafe { std::slice::from_raw_parts_mut(self.range(at, n), n) }
     }
+    /// Lends `f` the span of the elements for writing (its first is the element at `offset`): what a kernel that writes in place uses.
+    /// What it reads meanwhile lies in other storages: those of `reads` are checked, and `f` reads no others.
+    pub fn rewrite<T: Element, R>(&self, reads: &[&Array], f: impl FnOnce(&mut [T]) -> R) -> R {
+        assert!(reads.iter().all(|r| !r.shares(self)), "an operand lies in the storage that is written");
+        // SAFETY: in range; kernels run one at a time on a storage and hold no slice beyond their call (file header), this one holds none
+        // of this storage by the check above, and a second call for it within `f` is ruled out by the contract.
+        f(unsafe { self.write(self.offset, layout::span(&self.shape, &self.strides)) })
+    }
     /// The bytes of the storage.
     pub fn storage_bytes(&self) -> &[u8] {
         if self.storage.size() == 0 {

@@ -217,7 +217,7 @@ fn into<const N: usize>(out: Out<'_>, op: &'static str, compute: DType, dtype: D
 }
 /// Strides of a fresh result: axes in the order in which the operands have them in memory, torch's rule. The first operand in which two
 /// axes differ decides; broadcast axes have no say.
-fn fresh_strides(x: &[&Array], shape: &Dims) -> Dims {
+pub fn fresh_strides(x: &[&Array], shape: &Dims) -> Dims {
     if x.iter().all(|a| a.is_contiguous()) {
         return shape.strides();
     }
@@ -453,9 +453,9 @@ pub trait Compute: Element {
     fn from_bytes(dtype: DType, s: &[u8], d: &mut [Self]);
 }
 /// `Cast` under a name that `simd!` takes.
-trait CastTo<T>: Cast<T> + Element {}
+pub(super) trait CastTo<T>: Cast<T> + Element {}
 impl<T, S: Cast<T> + Element> CastTo<T> for S {}
-simd! { fn cast_row<T: Element, S: CastTo<T>>(s: &[S], d: &mut [T]) {
+simd! { pub(super) fn cast_row<T: Element, S: CastTo<T>>(s: &[S], d: &mut [T]) {
     for (d, s) in d.iter_mut().zip(s) { *d = s.cast(); }
 } }
 macro_rules! computes { ($($t:ident)*) => { $(impl Compute for $t {

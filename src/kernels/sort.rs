@@ -3,9 +3,10 @@
 //! Every element type maps to an unsigned key of the same order (NaN last, -0 equal to 0, as torch has it); key and index are packed into
 //! one integer, so that no two are equal: any order of equal elements would be a different number, and every result is stable. The work is
 //! done on packed lines for two widths, whatever the element type; values are then fetched by index, so their bits survive.
+use super::index::{computing, for_compute};
 use super::pointwise::{cast, contiguous};
 use crate::array::{Array, Fresh};
-use crate::dtype::{Compute, DType, Element, Truth, for_dtype, promote};
+use crate::dtype::{DType, Element, Truth, for_dtype, promote};
 use crate::error::{Error, Result, bail};
 use crate::layout::Dims;
 use half::{bf16, f16};
@@ -478,33 +479,9 @@ impl Unique {
     }
 }
 
-/// Runs `$body` with `$t` standing for the type that a dtype is computed in.
-macro_rules! for_compute {
-    ($dtype:expr, $t:ident => $body:expr) => {
-        match $dtype.compute() {
-            Compute::F32 => {
-                type $t = f32;
-                $body
-            }
-            Compute::F64 => {
-                type $t = f64;
-                $body
-            }
-            Compute::I64 => {
-                type $t = i64;
-                $body
-            }
-        }
-    };
-}
-/// Row-major, of type `dtype`, in the type that is computed in.
+/// Row-major, in the type that `dtype` is computed in.
 fn in_compute(a: &Array, dtype: DType) -> Result<Array> {
-    let compute = match dtype.compute() {
-        Compute::F32 => DType::Float32,
-        Compute::F64 => DType::Float64,
-        Compute::I64 => DType::Int64,
-    };
-    if a.dtype == compute { contiguous(a) } else { cast(a, compute) }
+    if a.dtype == computing(dtype) { contiguous(a) } else { cast(a, computing(dtype)) }
 }
 /// Where each of `values` would go in `sorted` (the last dimension of both; the others match, or `sorted` has one dimension): before its
 /// equals, or behind them (`right`). `sorter`: the order in which `sorted` is sorted.

@@ -74,7 +74,7 @@ const fn same(a: &str, b: &str) -> bool {
 }
 /// The static `Info` of an op.
 macro_rules! op_info {
-    ($node:ident, $name:ident, [$($schema:literal)?], [$($input:ident),*], [$($out:ident),*], $visible:expr, $nondiff:expr, [$($save:ident),*], [$($arm:ident [$($use:ident),*])*], $view:expr, [$($state:ident),*]) => {
+    ($node:ident, $name:ident, [$($schema:literal)?], [$($input:ident),*], [$($out:ident),* $(,)?], $visible:expr, $nondiff:expr, [$($save:ident),*], [$($arm:ident [$($use:ident),*])*], $view:expr, [$($state:ident),*]) => {
         const INPUTS: &[&str] = &[$($crate::ops::macros::user_name(stringify!($input))),*];
         const OUTPUTS: &[&str] = &[$($crate::ops::macros::user_name(stringify!($out))),*];
         #[allow(non_camel_case_types, dead_code)]

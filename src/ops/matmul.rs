@@ -27,9 +27,6 @@ fn as_shape(a: &Array, shape: &[usize]) -> Array {
 fn column(v: &Array) -> Array {
     v.view(Dims::of(&[v.shape[0], 1]), Dims::of(&[v.strides[0], 1]), v.offset)
 }
-fn row(v: &Array) -> Array {
-    v.view(Dims::of(&[1, v.shape[0]]), Dims::of(&[1, v.strides[0]]), v.offset)
-}
 fn strides_of(t: &Tensor) -> Dims {
     t.look(|a| a.strides)
 }
@@ -77,44 +74,17 @@ op! {
 op! {
     /// Product of a matrix [n, m] and a vector [m].
     MvBackward0 = fn mv(self_, vec);
-    forward(_out) {
-        if self_.ndim() != 2 || vec.ndim() != 1 {
-            bail!(Runtime, "vector + matrix @ vector expected, got a matrix of {} dimensions and a vector of {}", self_.ndim(), vec.ndim());
-        }
-        if self_.shape[1] != vec.shape[0] {
-            bail!(Runtime, "mv(): size mismatch, got mat ({}x{}), vec ({})", self_.shape[0], self_.shape[1], vec.shape[0]);
-        }
-        Ok(as_shape(&products::mm(self_, &column(vec))?, &[self_.shape[0]]))
-    };
+    forward(_out) products::mv(self_, vec);
     saves [self_, vec];
     grad(g, cx) {
         self_ uses [vec] => outer(g, vec, None),
         vec uses [self_] => mv(&t(self_)?, g),
     }
 }
-fn dotted(op: &str, a: &Array, b: &Array) -> Result<Array> {
-    if a.ndim() != 1 || b.ndim() != 1 {
-        bail!(Runtime, "{op}(): 1D tensors expected, but got {}D and {}D tensors", a.ndim(), b.ndim());
-    }
-    if a.dtype != b.dtype {
-        bail!(Runtime, "{op} : expected both vectors to have same dtype, but found {} and {}", a.dtype.torch_name(), b.dtype.torch_name());
-    }
-    if a.shape != b.shape {
-        bail!(
-            Runtime,
-            "{op}(): inconsistent tensor size, expected tensor {:?} and src {:?} to have the same number of elements, but got {} and {} elements respectively",
-            a.shape,
-            b.shape,
-            a.numel(),
-            b.numel()
-        );
-    }
-    Ok(as_shape(&products::mm(&row(a), &column(b))?, &[]))
-}
 op! {
     /// Dot product of two vectors.
     DotBackward0 = fn dot(self_, tensor);
-    forward(_out) dotted("dot", self_, tensor);
+    forward(_out) products::dot(self_, tensor);
     saves [self_, tensor];
     grad(g, cx) {
         self_ uses [tensor] => mul(g, tensor),
@@ -124,7 +94,7 @@ op! {
 op! {
     /// Dot product of two vectors.
     VdotBackward0 = fn vdot(self_, other);
-    forward(_out) dotted("vdot", self_, other);
+    forward(_out) products::dot(self_, other);
     saves [self_, other];
     grad(g, cx) {
         self_ uses [other] => mul(g, other),
@@ -151,14 +121,7 @@ op! {
     /// `beta * self + alpha * (mat @ vec)`.
     AddmvBackward0 = fn addmv(self_, mat, vec; *, beta: Scalar = Scalar::Int(1), alpha: Scalar = Scalar::Int(1));
     inplace addmv_;
-    forward(_out) {
-        let whole = mat.ndim() == 2 && vec.ndim() == 1 && self_.ndim() <= 1 && mat.shape[1] == vec.shape[0];
-        if !whole || (self_.numel() != 1 && self_.shape[0] != mat.shape[0]) {
-            bail!(Runtime, "addmv(): size mismatch, got input {:?}, mat {:?}, vec {:?}: vector + matrix @ vector expected", self_.shape, mat.shape, vec.shape);
-        }
-        let term = if self_.ndim() == 0 { self_.view(Dims::of(&[1, 1]), Dims::of(&[1, 1]), self_.offset) } else { column(self_) };
-        Ok(as_shape(&products::addmm(&term, mat, &column(vec), *beta, *alpha)?, &[mat.shape[0]]))
-    };
+    forward(_out) products::addmv(self_, mat, vec, *beta, *alpha);
     saves [mat, vec];
     grad(g, cx) {
         self_ uses [] => scaled(g, *beta),
@@ -491,7 +454,7 @@ op! {
     forward(_out) {
         let (n, [o, i, j]) = (i1.shape[0], [i2.shape[0], i2.shape[1], i2.shape[2]]);
         // [1, b, i] by [o, i, j] is [o, b, j]; that, item by item, times i3
-        let part = products::matmul_batched(&i1.view(Dims::of(&[1, n, i]), Dims::of(&[1, i1.strides[0], i1.strides[1]]), i1.offset), i2)?;
+        let part = products::matmul(&i1.view(Dims::of(&[1, n, i]), Dims::of(&[1, i1.strides[0], i1.strides[1]]), i1.offset), i2)?;
         let part = part.view(Dims::of(&[n, o, j]), Dims::of(&[j, n * j, 1]), part.offset);
         let last = i3.view(Dims::of(&[n, j, 1]), Dims::of(&[i3.strides[0], i3.strides[1], 1]), i3.offset);
         Ok(as_shape(&products::bmm(&part, &last)?, &[n, o]))
@@ -770,7 +733,7 @@ fn distances(a: &Array, b: &Array, p: f64) -> Result<Array> {
             let s = pointwise::run(Out(None), "cdist", &table::Mul {}, [x, x])?;
             reduce::sum(&s, reduce::Axes::Of(&[nd + 1]), true, x.dtype)
         };
-        let product = products::matmul_batched(&a, &swap(&b))?;
+        let product = products::matmul(&a, &swap(&b))?;
         let sum = pointwise::run(Out(None), "cdist", &table::Add {}, [&squares(&a)?, &swap(&squares(&b)?)])?;
         let square = pointwise::run(Out(None), "cdist", &table::AddScaled { alpha: Scalar::Int(-2) }, [&sum, &product])?;
         let square = pointwise::run(Out(None), "cdist", &table::Maximum {}, [&square, &Array::number(Scalar::Int(0))?])?;

@@ -4,6 +4,7 @@ pub(crate) mod macros;
 pub mod activation;
 pub mod arith;
 pub mod compare;
+pub mod create;
 pub mod join;
 pub mod matmul;
 pub mod reduce;
@@ -18,7 +19,7 @@ use crate::layout::Dims;
 use crate::tape::{Attr, IntoAttr, Tensor};
 use smallvec::SmallVec;
 use std::cell::RefCell;
-pub use {activation::*, arith::*, compare::*, join::*, matmul::*, reduce::*, shape::*, unary::*, views::*};
+pub use {activation::*, arith::*, compare::*, create::*, join::*, matmul::*, reduce::*, shape::*, unary::*, views::*};
 
 /// The outputs of an op that has several.
 pub type Tensors = SmallVec<[Tensor; 4]>;

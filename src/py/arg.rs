@@ -4,7 +4,7 @@ use super::dtype::{PyDType, PyDevice, PyLayout, PyMemoryFormat};
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, err};
 use crate::layout::{Dims, Geometry};
-use crate::ops::{self, Contract, Ints, Operands, Sizes};
+use crate::ops::{self, Contract, Cpu, Ints, Operands, Order, Sizes, Strided};
 use crate::tape::Tensor;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt, PyList, PyString, PyTuple};
@@ -261,6 +261,23 @@ impl<'py> FromArg<'py> for PyDevice {
         PyDevice::of(v.one()).ok_or(Refused::Type)?.map_err(Refused::Error)
     }
 }
+impl<'py> FromArg<'py> for Cpu {
+    const KIND: Kind = PyDevice::KIND;
+    fn from_arg(v: Values<'py>) -> Result<Self, Refused> {
+        PyDevice::from_arg(v)?.check()?;
+        Ok(Cpu)
+    }
+}
+impl<'py> FromArg<'py> for Strided {
+    const KIND: Kind = kind("torch.layout", "layout");
+    fn from_arg(v: Values<'py>) -> Result<Self, Refused> {
+        match v.one().cast::<PyLayout>() {
+            Ok(l) if l.get().0 == "strided" => Ok(Strided),
+            Ok(l) => Err(Refused::Error(err!(Runtime, "layout torch.{} is not supported, only torch.strided", l.get().0))),
+            Err(_) => Err(Refused::Type),
+        }
+    }
+}
 impl<'py, T: FromArg<'py>> FromArg<'py> for Option<T> {
     const KIND: Kind = T::KIND;
     fn from_arg(v: Values<'py>) -> Result<Self, Refused> {
@@ -352,5 +369,11 @@ impl<'py> FromArg<'py> for Contract {
         let mut pair = list(v, |v| Ints::from_arg(v))?;
         let (Some(b), Some(a), true) = (pair.pop(), pair.pop(), pair.is_empty()) else { return Err(Refused::Type) };
         Ok(Contract::Pairs(a, b))
+    }
+}
+impl<'py> FromArg<'py> for Order {
+    const KIND: Kind = kind("Number or str", "Number | str");
+    fn from_arg(v: Values<'py>) -> Result<Self, Refused> {
+        Scalar::from_arg(v).map(Order::Number).or_else(|_| String::from_arg(v).map(Order::Named))
     }
 }
