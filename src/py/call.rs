@@ -5,13 +5,12 @@
 //! `kwnames` (a tuple of str, or null), all borrowed for the length of the call; the interpreter is attached. `Args` never outlives it.
 #![allow(unsafe_code)]
 use super::arg::{FromArg, Refused};
-use super::dtype::PyDevice;
 use super::entry::{self, Entry, Exposed, Fail};
 use super::ret::Ret;
 use super::special;
 use super::{PyTensor, Wrapper};
 use crate::dtype::Scalar;
-use crate::error::{Error, err};
+use crate::error::Error;
 use crate::tape::{How, Info, Tensor, mode};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::ffi::{self, Py_ssize_t, PyObject, PyTypeObject};
@@ -259,45 +258,11 @@ fn refused(e: Refused, i: usize) -> Fail {
         Refused::Error(e) => Fail::Op(e),
     }
 }
-/// Keywords that are no parameters of the op itself.
-#[derive(Default)]
-struct Beside<'py> {
-    out: Option<Values<'py>>,
-    requires_grad: bool,
-}
-impl<'py> Beside<'py> {
-    /// A keyword that no parameter has: `out=`, or one of those that every function making tensors takes.
-    #[cold]
-    fn take(&mut self, e: &'static Entry, style: Style, name: &str, v: Values<'py>) -> Result<(), Fail> {
-        let wrong = |what: &str| {
-            let text = format!("{}(): argument '{name}' must be {what}, not {}", e.name, type_name(v.one()));
-            Fail::Op(PyTypeError::new_err(text).into())
-        };
-        match name {
-            "out" if style == Style::Function && e.may_have_out() => self.out = Some(v).filter(|v| !v.one().is_none()),
-            _ if !e.makes_tensors() => return Err(Fail::Keyword(name.to_owned())),
-            "requires_grad" => self.requires_grad = bool::from_arg(v).map_err(|_| wrong("bool"))?,
-            "device" => match Option::<PyDevice>::from_arg(v) {
-                Ok(d) => d.as_ref().map_or(Ok(()), PyDevice::check)?,
-                Err(Refused::Error(e)) => return Err(Fail::Op(e)),
-                Err(_) => return Err(wrong("torch.device")),
-            },
-            "layout" => match Option::<String>::from_arg(v) {
-                Ok(l) if l.as_deref().is_none_or(|l| l == "strided") => {}
-                Ok(_) => return Err(Fail::Op(err!(NotImplemented, "{}(): only layout=torch.strided is supported", e.name))),
-                Err(_) => return Err(wrong("torch.layout")),
-            },
-            "pin_memory" | "memory_format" | "names" => {}
-            _ => return Err(Fail::Keyword(name.to_owned())),
-        }
-        Ok(())
-    }
-}
-/// Gives each value its parameter.
+/// Gives each value its parameter. Returns the slots and the value of `out=`.
 #[inline]
-fn bind<'py>(e: &'static Entry, style: Style, g: &'py Given<'py>, how: Taking) -> Result<(Args<'py>, Beside<'py>), Fail> {
+fn bind<'py>(e: &'static Entry, style: Style, g: &'py Given<'py>, how: Taking) -> Result<(Args<'py>, Option<Values<'py>>), Fail> {
     let mut a = Args { py: g.py, slots: [std::ptr::null(); MOST], many: (u32::MAX, 1), how };
-    let (mut i, mut beside) = (0, Beside::default());
+    let (mut i, mut out) = (0, None);
     if !g.this.is_null() {
         a.slots[0] = &raw const g.this;
         i = 1;
@@ -324,7 +289,10 @@ fn bind<'py>(e: &'static Entry, style: Style, g: &'py Given<'py>, how: Taking) -
         match e.find(name) {
             Some(i) if !a.slots[i].is_null() => return Err(Fail::Twice(i)),
             Some(i) => a.slots[i] = at,
-            None => beside.take(e, style, name, Values { py: g.py, at, len: 1, how })?,
+            None if name == "out" && style == Style::Function && e.may_have_out() => {
+                out = Some(Values { py: g.py, at, len: 1, how }).filter(|v| !v.one().is_none())
+            }
+            None => return Err(Fail::Keyword(name.to_owned())),
         }
     }
     for (p, s) in e.params.iter().zip(&a.slots) {
@@ -332,7 +300,7 @@ fn bind<'py>(e: &'static Entry, style: Style, g: &'py Given<'py>, how: Taking) -
             return Err(Fail::Missing);
         }
     }
-    Ok((a, beside))
+    Ok((a, out))
 }
 /// What a call gave: an object that was given (the target of an in-place op, `out=`), or a result.
 pub enum Answer<'py> {
@@ -341,21 +309,15 @@ pub enum Answer<'py> {
 }
 #[inline]
 fn attempt<'py>(e: &'static Entry, style: Style, g: &'py Given<'py>, how: Taking) -> Result<Answer<'py>, Fail> {
-    let (args, beside) = bind(e, style, g, how)?;
-    if let Some(out) = beside.out {
+    let (args, out) = bind(e, style, g, how)?;
+    if let Some(out) = out {
         return into_out(e, &args, out);
     }
     if style.in_place() {
         (e.call)(&args, How::InPlace)?;
         return Ok(Answer::Given(args.values(0).one().to_owned()));
     }
-    let r = (e.call)(&args, How::Fresh)?;
-    if beside.requires_grad
-        && let Ret::Tensor(t) = &r
-    {
-        t.set_requires_grad(true)?;
-    }
-    Ok(Answer::New(r))
+    (e.call)(&args, How::Fresh).map(Answer::New)
 }
 /// A call with `out=`: an op writes there itself, the result of anything else is copied.
 #[cold]
@@ -398,6 +360,7 @@ static COPIED: Info = Info {
     saves: &[],
     order: &[],
     uses: &[],
+    every: false,
     view: false,
     state: 0,
     views: &crate::ops::views::VIEWS,

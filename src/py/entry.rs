@@ -225,11 +225,6 @@ impl Entry {
     pub fn may_have_out(&self) -> bool {
         self.info.is_none_or(|i| !i.view)
     }
-    /// Is it a function that makes tensors from sizes or numbers? Such take `device`, `requires_grad` and their like.
-    pub fn makes_tensors(&self) -> bool {
-        let given = |name: &str| self.params.iter().any(|p| p.name == name);
-        given("dtype") && (self.name.ends_with("_like") || self.name.starts_with("new_") || !(given("self") || given("input")))
-    }
     /// The name of the in-place version, of whichever overload has one.
     pub fn overloads_in_place(&self) -> Option<&'static str> {
         self.inplace.or_else(|| self.next.get().and_then(|e| e.overloads_in_place()))
@@ -275,11 +270,6 @@ impl Entry {
         if !method && self.writes_out() {
             mark(&mut star, &mut parts);
             parts.push("out=None".into());
-        }
-        if self.makes_tensors() {
-            mark(&mut star, &mut parts);
-            let more = ["layout=None", "device=None", "pin_memory=False", "requires_grad=False"];
-            parts.extend(more.iter().filter(|m| !self.params.iter().any(|p| m.starts_with(p.name))).map(|m| m.to_string()));
         }
         format!("({})", parts.join(", "))
     }
