@@ -7,6 +7,7 @@ pub mod compare;
 pub mod create;
 pub mod join;
 pub mod matmul;
+pub mod random;
 pub mod reduce;
 pub mod shape;
 pub mod unary;
@@ -19,7 +20,7 @@ use crate::layout::Dims;
 use crate::tape::{Attr, IntoAttr, Tensor};
 use smallvec::SmallVec;
 use std::cell::RefCell;
-pub use {activation::*, arith::*, compare::*, create::*, join::*, matmul::*, reduce::*, shape::*, unary::*, views::*};
+pub use {activation::*, arith::*, compare::*, create::*, join::*, matmul::*, random::*, reduce::*, shape::*, unary::*, views::*};
 
 /// The outputs of an op that has several.
 pub type Tensors = SmallVec<[Tensor; 4]>;

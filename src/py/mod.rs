@@ -15,6 +15,7 @@ pub mod keeper;
 pub mod literal;
 pub mod node;
 pub mod number;
+pub mod random;
 pub mod ret;
 pub mod size;
 pub mod special;
@@ -63,6 +64,7 @@ mod _C {
         call::install(m)?;
         dtype::install(m)?;
         convert::install(m)?;
+        random::install(m)?;
         hooks::install(m)?;
         node::install(m)?;
         graph::install(m)?;
