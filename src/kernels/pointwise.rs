@@ -453,9 +453,9 @@ pub trait Compute: Element {
     fn from_bytes(dtype: DType, s: &[u8], d: &mut [Self]);
 }
 /// `Cast` under a name that `simd!` takes.
-trait CastTo<T>: Cast<T> + Element {}
+pub(super) trait CastTo<T>: Cast<T> + Element {}
 impl<T, S: Cast<T> + Element> CastTo<T> for S {}
-simd! { fn cast_row<T: Element, S: CastTo<T>>(s: &[S], d: &mut [T]) {
+simd! { pub(super) fn cast_row<T: Element, S: CastTo<T>>(s: &[S], d: &mut [T]) {
     for (d, s) in d.iter_mut().zip(s) { *d = s.cast(); }
 } }
 macro_rules! computes { ($($t:ident)*) => { $(impl Compute for $t {

@@ -6,11 +6,13 @@
 //! drawn in chunks that stay in the first-level cache, but always in the order of the elements: how a result is cut changes nothing.
 //! All functions give fresh row-major arrays; `refill` says how torch orders draws for a destination of another layout.
 use super::math::Real;
+use super::pointwise::cast;
 use super::simd::simd;
+use super::sort;
 use crate::array::{Array, Fresh};
 use crate::dtype::{Cast, DType, Element, Truth, for_dtype};
 use crate::error::{Error, Result, bail};
-use crate::layout::{Dims, is_dense};
+use crate::layout::{Dims, broadcast, expand, is_dense};
 use half::{bf16, f16};
 use std::f32::consts::{FRAC_1_PI, FRAC_1_SQRT_2};
 use std::f64::consts::PI;
@@ -170,15 +172,15 @@ impl Generator {
         let (n, full) = (out.len(), out.len() / 16 * 16);
         let (blocks, rest) = out.split_at_mut(full);
         for block in blocks.chunks_mut(CHUNK) {
-            self.uniforms(block, Real::of(0.0), Real::of(1.0));
+            self.uniforms(block, T::lit(0.0), T::lit(1.0));
             T::box_muller(block, mean, std);
         }
         if full < n {
             if !lean {
-                self.uniforms(rest, Real::of(0.0), Real::of(1.0));
+                self.uniforms(rest, T::lit(0.0), T::lit(1.0));
             }
             let last = &mut out[n - 16..];
-            self.uniforms(last, Real::of(0.0), Real::of(1.0));
+            self.uniforms(last, T::lit(0.0), T::lit(1.0));
             T::box_muller(last, mean, std);
         }
     }
@@ -646,25 +648,33 @@ pub fn bernoulli(g: &mut Generator, shape: Dims, dtype: DType, p: f64) -> Result
     }
     from_uniform(g, shape, dtype, |u| (u < p) as u8 as f64)
 }
-/// Ones with the probabilities in `p` (its shape and, if dense, its layout are the result's): `bernoulli(p)`, `bernoulli_(p)`.
+/// Ones with the probabilities in `p` (its shape is the result's): `bernoulli(p)`.
 pub fn bernoulli_each(g: &mut Generator, p: &Array, dtype: DType) -> Result<Array> {
     need_float("bernoulli_", p.dtype)?;
-    let axes = if is_dense(&p.shape, &p.strides) { memory_order(p) } else { (0..p.ndim()).collect() };
-    let given = p.view(axes.iter().map(|&i| p.shape[i]).collect(), axes.iter().map(|&i| p.strides[i]).collect(), p.offset).to_vec();
-    if let Some(v) = given.iter().find(|v| !(0.0..=1.0).contains(*v)) {
+    let given = cast(p, DType::Float64)?;
+    let mut given = given.slice::<f64>().iter();
+    if let Some(v) = given.clone().find(|v| !(0.0..=1.0).contains(*v)) {
         bail!(Runtime, "bernoulli_(): Expected p_in >= 0 && p_in <= 1 to be true, but got false: a probability is {v}");
     }
-    let mut given = given.into_iter();
-    refill_like(p, |shape| match p.dtype {
-        DType::Float64 => make(shape, dtype, &mut |o: &mut [f64]| {
+    match p.dtype {
+        DType::Float64 => make(p.shape, dtype, &mut |o: &mut [f64]| {
             g.uniforms(o, 0.0, 1.0);
-            o.iter_mut().zip(&mut given).for_each(|(v, p)| *v = (*v < p) as u8 as f64);
+            o.iter_mut().zip(&mut given).for_each(|(v, &p)| *v = (*v < p) as u8 as f64);
         }),
-        _ => make(shape, dtype, &mut |o: &mut [f32]| {
+        _ => make(p.shape, dtype, &mut |o: &mut [f32]| {
             g.uniforms(o, 0.0, 1.0);
-            o.iter_mut().zip(&mut given).for_each(|(v, p)| *v = (*v < p as f32) as u8 as f32);
+            o.iter_mut().zip(&mut given).for_each(|(v, &p)| *v = (*v < p as f32) as u8 as f32);
         }),
-    })
+    }
+}
+/// `bernoulli_(p)` into a destination of `like`'s layout (see `refill`), to whose shape `p` broadcasts.
+pub fn bernoulli_like(g: &mut Generator, like: &Array, p: &Array) -> Result<Array> {
+    if broadcast("bernoulli_", &like.shape, &p.shape)? != like.shape {
+        return Err(Box::new(Error::Broadcast { op: "bernoulli_", lhs: like.shape.to_vec(), rhs: p.shape.to_vec() }));
+    }
+    let strides = expand(&p.shape, &p.strides, &like.shape);
+    let order = if like.is_contiguous() { (0..like.ndim()).collect() } else { memory_order(like) };
+    refill(like, |shape| bernoulli_each(g, &p.view(shape, order.iter().map(|&i| strides[i]).collect(), p.offset), like.dtype))
 }
 /// What dropout multiplies its input by: 0 with probability `p`, else 1 / (1 - p) as the dtype has it, drawn in the input's order of
 /// memory. `p` in [0, 1) (torch draws nothing for 0 and 1).
@@ -835,6 +845,76 @@ pub fn multinomial(g: &mut Generator, weights: &Array, n: i64, replacement: bool
     Ok(out.done())
 }
 
+/// `n` categories a row, drawn with the probabilities that a row of `p` (one or two dimensions) is in proportion to.
+///
+/// Without replacement, and for one sample, those of the largest p / e for exponential e (Efraimidis and Spirakis, "Weighted random
+/// sampling with a reservoir", Information Processing Letters 97, 2006); with replacement by a search in the cumulated row.
+pub fn multinomial(g: &mut Generator, p: &Array, n: i64, replacement: bool) -> Result<Array> {
+    if !p.dtype.is_float() {
+        bail!(Runtime, "multinomial only supports floating-point dtypes for input, got: {}", p.dtype.name());
+    }
+    if !matches!(p.ndim(), 1 | 2) {
+        bail!(Runtime, "multinomial(): prob_dist must be 1 or 2 dim, got shape {:?}", p.shape);
+    }
+    let categories = p.shape[p.ndim() - 1];
+    if n <= 0 {
+        bail!(Runtime, "multinomial(): cannot sample n_sample <= 0 samples, got {n}");
+    }
+    if !replacement && n as u64 > categories as u64 {
+        bail!(Runtime, "multinomial(): cannot sample n_sample > prob_dist.size(-1) samples without replacement: {n} of {categories}");
+    }
+    if categories > 1 << f32::MANTISSA_DIGITS {
+        bail!(Runtime, "multinomial(): number of categories cannot exceed 2^24, got {categories}");
+    }
+    let n = n as usize;
+    let shape = p.shape.with(|s| s[p.shape.len() - 1] = n);
+    shape.checked_numel()?;
+    let rows = cast(p, DType::Float64)?;
+    for row in rows.slice::<f64>().chunks_exact(categories.max(1)) {
+        if let Some(v) = row.iter().find(|v| !(0.0..f64::INFINITY).contains(*v)) {
+            bail!(Runtime, "multinomial(): probability tensor contains either `inf`, `nan` or element < 0: {v}");
+        }
+        if row.iter().all(|v| *v == 0.0) {
+            bail!(Runtime, "invalid multinomial distribution (sum of probabilities <= 0)");
+        }
+    }
+    if categories == 0 && shape.numel() > 0 {
+        bail!(Runtime, "invalid multinomial distribution (sum of probabilities <= 0): no category");
+    }
+    if replacement && n > 1 {
+        let mut to = Fresh::new(shape, DType::Int64)?;
+        for (o, row) in to.slice_mut::<i64>().chunks_exact_mut(n).zip(rows.slice::<f64>().chunks_exact(categories)) {
+            let cumulated = if p.dtype == DType::Float64 { cumulate(row.iter().copied()) } else { cumulate(row.iter().map(|v| *v as f32)) };
+            g.each(2, o, |w, o| {
+                let mut u = [0.0; CHUNK / 2];
+                uniform_f64(w, &mut u[..o.len()], 0.0, 1.0);
+                o.iter_mut().zip(u).for_each(|(o, u)| *o = cumulated.partition_point(|c| *c < u) as i64);
+            });
+        }
+        return Ok(to.done());
+    }
+    let e = cast(&refill_like(p, |shape| exponential(g, shape, p.dtype, 1.0))?, DType::Float64)?;
+    let mut race = Fresh::new(p.shape, DType::Float64)?;
+    for ((r, p), e) in race.slice_mut::<f64>().iter_mut().zip(rows.slice::<f64>()).zip(e.slice::<f64>()) {
+        *r = p / e;
+    }
+    let race = cast(&race.done(), p.dtype)?; // ties as the dtype has them
+    Ok(sort::topk(&race, n, p.ndim() - 1, true)?.1)
+}
+/// Running sums over their last, in the type of the terms, so that equal draws fall into equal categories; the last is 1.
+fn cumulate<T: Real + Cast<f64>>(terms: impl Iterator<Item = T>) -> Vec<f64> {
+    let mut sum = T::lit(0.0);
+    let sums: Vec<T> = terms
+        .map(|t| {
+            sum = sum + t;
+            sum
+        })
+        .collect();
+    let mut shares: Vec<f64> = sums.into_iter().map(|s| (s / sum).cast()).collect();
+    shares.iter_mut().last().into_iter().for_each(|l| *l = 1.0);
+    shares
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -886,6 +966,9 @@ mod tests {
         near(cauchy(&mut g(), d(&[3]), Float32, 1., 2.), &[-1.2423739433288574, -6.918045520782471, 0.7881364822387695]);
         near(log_normal(&mut g(), d(&[3]), Float32, 1., 2.), &[2.981006383895874, 6.078789710998535, 0.35949385166168213]);
         near(geometric(&mut g(), d(&[6]), Float32, 0.3), &[5., 8., 3., 3., 3., 4.]);
+        let p = Array::from_slice(&[2, 4], &[1f32, 2., 3., 4., 0., 0., 1., 1.]).unwrap();
+        near(multinomial(&mut g(), &p.view(d(&[4]), d(&[1]), 0), 3, false), &[1., 3., 2.]);
+        near(multinomial(&mut g(), &p, 5, true), &[1., 0., 2., 2., 2., 2., 2., 2., 2., 3.]);
         near(dropout_noise(&mut g(), &Array::zeros(d(&[2]), Float32).unwrap(), 0.3), &[1.4285714626312256; 2]);
     }
     #[test]
@@ -1002,6 +1085,21 @@ mod tests {
         refused(geometric(g, s, Float32, 1.));
         refused(cauchy(g, s, Int64, 0., 1.));
         refused(log_normal(g, s, Float32, 0., 0.));
+        let p = |v: &[f32]| Array::from_slice(&[v.len()], v).unwrap();
+        for (v, n, replacement) in [
+            (&[0., 0., 0.][..], 2, false),
+            (&[0., 0., 0.], 2, true),
+            (&[1., 1.], 3, false),
+            (&[1., 1.], 0, false),
+            (&[-1., 2.], 1, true),
+            (&[f32::NAN, 2.], 3, true),
+            (&[f32::INFINITY, 2.], 1, false),
+            (&[], 2, true),
+        ] {
+            refused(multinomial(g, &p(v), n, replacement));
+        }
+        refused(multinomial(g, &Array::full(s, Int64, 1i64.into()).unwrap(), 1, false));
+        refused(multinomial(g, &Array::full(d(&[2, 2, 2]), Float32, 1.0.into()).unwrap(), 1, false));
     }
     #[test]
     fn wide_registers_give_the_same_bits() {

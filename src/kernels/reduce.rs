@@ -10,13 +10,16 @@
 //! of millions keeps about 1e-7. Lanes and parts are fixed, hence the bits depend on shape and layout, never on the instruction set or
 //! the number of threads. Integers are folded in i64 and wrap.
 use super::math::Real;
+use super::nest::Place;
+use super::pointwise::{self, CastTo, Compute, Part, cast_row};
 use super::simd::simd;
 use crate::array::{Array, Fresh};
-use crate::dtype::{Cast, Compute, DType, Element, Scalar, for_dtype};
+use crate::dtype::{DType, Element, Scalar, for_dtype};
 use crate::error::{Result, bail};
 use crate::layout::Dims;
 use smallvec::{SmallVec, smallvec};
 use std::marker::PhantomData;
+use std::ops::Range;
 
 /// The axes to fold, each counted from the front.
 #[derive(Clone, Copy)]
@@ -28,7 +31,7 @@ pub enum Axes<'a> {
 /// Independent accumulators of a line.
 pub const LANES: usize = 64;
 /// Elements of a line joined in their own type before the result is widened.
-const PART: usize = 1024;
+pub(super) const PART: usize = 1024;
 /// Elements of a gathered tile: with its results it stays in the first-level cache.
 const TILE: usize = 4096;
 /// A folded innermost axis shorter than this is gathered across lines: a call per line would cost more than its elements.
@@ -42,75 +45,78 @@ const NARROW: usize = 128;
 /// Length of the repeated accumulators.
 const WIDTH: usize = 256;
 
-/// A type that folds compute in, and the type of its partial results.
-pub trait Lane: Element {
-    type Wide: Wide;
+/// A type that folds compute in, and the type of its partial results: f32 in f64, f64 and i64 in themselves.
+pub trait Lane: Compute {
+    type Wide: Lane<Wide = Self::Wide>;
+    const NOUGHT: Self;
+    const UNIT: Self;
+    const LOWEST: Self;
+    const HIGHEST: Self;
     fn widen(self) -> Self::Wide;
     fn narrow(w: Self::Wide) -> Self;
-    fn gather(a: &Array, t: Tile, d: &mut [Self]);
+    /// Integers wrap.
+    fn plus(self, b: Self) -> Self;
+    fn times(self, b: Self) -> Self;
+    /// Writes rows of `cols` elements, cast, into `out`: the first at `at`, rows `rs` and columns `cs` apart.
+    fn put(s: &[Self], out: &mut Fresh, dtype: DType, at: usize, cols: usize, rs: usize, cs: usize);
 }
-/// f64 or i64: the type of partial results.
-pub trait Wide: Element + Lane<Wide = Self> {
-    fn of_usize(n: usize) -> Self;
-    /// Writes results, cast, to every `step`-th element of `out` from `at`.
-    fn put(out: &mut Fresh, dtype: DType, at: usize, step: usize, v: &[Self]);
+/// f32 or f64.
+pub trait Float: Lane<Wide = f64> + Real {}
+impl<T: Lane<Wide = f64> + Real> Float for T {}
+/// How two elements, or two partial results, become one; `start` changes nothing.
+pub trait Join: Sync {
+    fn start<T: Lane>() -> T;
+    fn join<T: Lane>(a: T, b: T) -> T;
 }
-/// How two partial results become one; `START` changes nothing.
-pub trait Joins<T> {
-    const START: T;
-    fn join(a: T, b: T) -> T;
-}
-/// A join of elements and of partial results.
-pub trait Join<T: Lane>: Joins<T> + Joins<T::Wide> + Sync {}
-impl<T: Lane, J: Joins<T> + Joins<T::Wide> + Sync> Join<T> for J {}
 /// What is joined of an element `x`; `c` is a number of its result that an earlier pass found, for maps that are `CENTRED`.
 pub trait Map<T>: Sync {
     const CENTRED: bool = false;
     fn map<const F: bool>(&self, x: T, c: T) -> T;
 }
-/// Of two elements, the one to keep.
-pub trait Prefer<T> {
+/// A join that keeps one of the two.
+pub trait Prefer: Join {
     /// Does `b`, which comes later, replace `a`? NaN replaces all but NaN.
-    fn beats(b: T, a: T) -> bool;
+    fn beats<T: Lane>(b: T, a: T) -> bool;
 }
 
 pub struct Add;
 pub struct Mul;
 pub struct Greatest;
 pub struct Least;
-macro_rules! joins { ($($name:ident $t:ident ($start:expr; $a:ident, $b:ident) $f:expr;)*) => { $(impl Joins<$t> for $name {
-    const START: $t = $start;
+macro_rules! joins { ($($name:ident $start:ident $f:ident;)*) => { $(impl Join for $name {
     #[inline(always)]
-    fn join($a: $t, $b: $t) -> $t { $f }
-})* } }
-joins! {
-    Add f32 (0.0; a, b) a + b; Add f64 (0.0; a, b) a + b; Add i64 (0; a, b) a.wrapping_add(b);
-    Mul f32 (1.0; a, b) a * b; Mul f64 (1.0; a, b) a * b; Mul i64 (1; a, b) a.wrapping_mul(b);
-    Greatest f32 (f32::NEG_INFINITY; a, b) if Self::beats(b, a) { b } else { a };
-    Greatest f64 (f64::NEG_INFINITY; a, b) if Self::beats(b, a) { b } else { a };
-    Greatest i64 (i64::MIN; a, b) a.max(b);
-    Least f32 (f32::INFINITY; a, b) if Self::beats(b, a) { b } else { a };
-    Least f64 (f64::INFINITY; a, b) if Self::beats(b, a) { b } else { a };
-    Least i64 (i64::MAX; a, b) a.min(b);
-}
-macro_rules! prefer { ($($name:ident $op:tt)*) => { $(impl<T: Lane> Prefer<T> for $name {
+    fn start<T: Lane>() -> T { T::$start }
     #[inline(always)]
-    #[allow(clippy::eq_op, clippy::neg_cmp_op_on_partial_ord, reason = "NaN compares false with everything, itself included")]
-    fn beats(b: T, a: T) -> bool { !(a $op b) & (a == a) }
+    fn join<T: Lane>(a: T, b: T) -> T { a.$f(b) }
 })* } }
-prefer! { Greatest >= Least <= }
+joins! { Add NOUGHT plus; Mul UNIT times; }
+macro_rules! prefer { ($($name:ident $start:ident $op:tt;)*) => { $(
+    impl Prefer for $name {
+        #[inline(always)]
+        #[allow(clippy::eq_op, clippy::neg_cmp_op_on_partial_ord, reason = "NaN compares false with everything, itself included")]
+        fn beats<T: Lane>(b: T, a: T) -> bool { !(a $op b) & (a == a) }
+    }
+    impl Join for $name {
+        #[inline(always)]
+        fn start<T: Lane>() -> T { T::$start }
+        #[inline(always)]
+        fn join<T: Lane>(a: T, b: T) -> T { if Self::beats(b, a) { b } else { a } }
+    }
+)* } }
+prefer! { Greatest LOWEST >=; Least HIGHEST <=; }
 
 pub struct Same;
 pub struct NanZero;
 pub struct NonZero;
-macro_rules! maps { ($($name:ident $t:ident ($x:ident) $f:expr;)*) => { $(impl Map<$t> for $name {
+macro_rules! maps { ($($name:ident ($x:ident) $f:expr;)*) => { $(impl<T: Lane> Map<T> for $name {
     #[inline(always)]
-    fn map<const F: bool>(&self, $x: $t, _: $t) -> $t { $f }
+    #[allow(clippy::eq_op, reason = "true for NaN only")]
+    fn map<const F: bool>(&self, $x: T, _: T) -> T { $f }
 })* } }
 maps! {
-    Same f32 (x) x; Same f64 (x) x; Same i64 (x) x;
-    NanZero f32 (x) if x.is_nan() { 0.0 } else { x }; NanZero f64 (x) if x.is_nan() { 0.0 } else { x }; NanZero i64 (x) x;
-    NonZero f32 (x) (x != 0.0) as u8 as f32; NonZero f64 (x) (x != 0.0) as u8 as f64; NonZero i64 (x) (x != 0) as i64;
+    Same (x) x;
+    NanZero (x) if x != x { T::NOUGHT } else { x };
+    NonZero (x) if x != T::NOUGHT { T::UNIT } else { T::NOUGHT };
 }
 pub struct Abs;
 pub struct Square;
@@ -142,117 +148,141 @@ pub fn over<J, M>(_: J, map: M) -> Over<J, M> {
 pub trait Fold<T: Lane>: Sync {
     fn start(&self) -> T::Wide;
     fn join(&self, acc: &mut [T::Wide], x: &[T::Wide]);
-    /// A line becomes one number.
-    fn line(&self, x: &[T], c: T) -> T::Wide;
+    /// Lines of `len` elements, `stride` apart, are folded into one number of `acc` each. `c` has a number a line if the map is centred.
+    fn lines(&self, acc: &mut [T::Wide], x: &[T], stride: usize, len: usize, c: &[T]);
     /// Rows of `acc.len()` elements, `stride` apart, are folded into `acc`. `c` has a number a column if the map is centred.
     fn rows(&self, acc: &mut [T::Wide], x: &[T], stride: usize, c: &[T]);
 }
-impl<T: Lane, J: Join<T>, M: Map<T>> Fold<T> for Over<J, M> {
+impl<T: Lane, J: Join, M: Map<T>> Fold<T> for Over<J, M> {
     fn start(&self) -> T::Wide {
-        <J as Joins<T::Wide>>::START
+        J::start::<T::Wide>()
     }
     fn join(&self, acc: &mut [T::Wide], x: &[T::Wide]) {
         acc.iter_mut().zip(x).for_each(|(a, &x)| *a = J::join(*a, x));
     }
-    fn line(&self, x: &[T], c: T) -> T::Wide {
-        line::<T, J, M>(&self.1, x, c)
+    fn lines(&self, acc: &mut [T::Wide], x: &[T], stride: usize, len: usize, c: &[T]) {
+        lines::<T, J, M>(&self.1, acc, x, stride, len, c)
     }
     fn rows(&self, acc: &mut [T::Wide], x: &[T], stride: usize, c: &[T]) {
         rows::<T, J, M>(&self.1, acc, x, stride, c)
     }
 }
-/// Joins neighbours at half the width until one is left.
+/// Halves the width by joins until one is left.
 #[inline(always)]
-pub fn tree<T: Lane>(l: [T; LANES], join: impl Fn(T, T) -> T) -> T {
-    let l: [T; 32] = std::array::from_fn(|i| join(l[i], l[i + 32]));
-    let l: [T; 16] = std::array::from_fn(|i| join(l[i], l[i + 16]));
-    let l: [T; 8] = std::array::from_fn(|i| join(l[i], l[i + 8]));
-    let l: [T; 4] = std::array::from_fn(|i| join(l[i], l[i + 4]));
-    join(join(l[0], l[2]), join(l[1], l[3]))
+fn tree<T: Lane, J: Join>(l: [T; 16]) -> T {
+    let l: [T; 8] = std::array::from_fn(|i| J::join(l[i], l[i + 8]));
+    let l: [T; 4] = std::array::from_fn(|i| J::join(l[i], l[i + 4]));
+    J::join(J::join(l[0], l[2]), J::join(l[1], l[3]))
 }
-simd! { fn line<T: Lane, J: Join<T>, M: Map<T>>(m: &M, x: &[T], c: T) -> T::Wide {
-    let mut total = <J as Joins<T::Wide>>::START;
-    for part in x.chunks(PART) {
-        let mut lanes = [<J as Joins<T>>::START; LANES];
-        let (blocks, rest) = part.as_chunks::<LANES>();
+/// The join of a line of at most `PART` elements, in 64 lanes, or in 16 where there is not one element for each of them.
+#[inline(always)]
+pub(super) fn part<const F: bool, T: Lane, J: Join, M: Map<T>>(m: &M, x: &[T], c: T) -> T {
+    let start = J::start::<T>();
+    let mut short = [start; 16];
+    let mut rest = x;
+    if x.len() >= LANES {
+        let mut lanes = [start; LANES];
+        let (blocks, tail) = x.as_chunks::<LANES>();
         for block in blocks {
             for i in 0..LANES {
-                lanes[i] = J::join(lanes[i], m.map::<FMA>(block[i], c));
+                lanes[i] = J::join(lanes[i], m.map::<F>(block[i], c));
             }
         }
-        for (l, &x) in lanes.iter_mut().zip(rest) {
-            *l = J::join(*l, m.map::<FMA>(x, c));
-        }
-        total = J::join(total, tree(lanes, J::join).widen());
+        short = std::array::from_fn(|i| J::join(J::join(lanes[i], lanes[i + 32]), J::join(lanes[i + 16], lanes[i + 48])));
+        rest = tail;
     }
-    total
+    let (blocks, tail) = rest.as_chunks::<16>();
+    for block in blocks {
+        for i in 0..16 {
+            short[i] = J::join(short[i], m.map::<F>(block[i], c));
+        }
+    }
+    for (l, &x) in short.iter_mut().zip(tail) {
+        *l = J::join(*l, m.map::<F>(x, c));
+    }
+    tree::<T, J>(short)
+}
+simd! { fn lines<T: Lane, J: Join, M: Map<T>>(m: &M, acc: &mut [T::Wide], x: &[T], stride: usize, len: usize, c: &[T]) {
+    for (i, acc) in acc.iter_mut().enumerate() {
+        let c = if M::CENTRED { c[i] } else { T::default() };
+        for x in x[i * stride..][..len].chunks(PART) {
+            *acc = J::join(*acc, part::<FMA, T, J, M>(m, x, c).widen());
+        }
+    }
 } }
-simd! { fn rows<T: Lane, J: Join<T>, M: Map<T>>(m: &M, acc: &mut [T::Wide], x: &[T], stride: usize, c: &[T]) {
-    const AT_ONCE: usize = 8;
+simd! { fn rows<T: Lane, J: Join, M: Map<T>>(m: &M, acc: &mut [T::Wide], x: &[T], stride: usize, c: &[T]) {
     let n = acc.len();
     let c = if M::CENTRED { &c[..n] } else { &[] };
     let centre = |i: usize| if M::CENTRED { c[i] } else { T::default() };
+    if stride == n && n <= WIDTH && x.len() >= 8 * WIDTH {
+        // Rows follow each other: read in order. The last one may be short.
+        for x in x.chunks(n * PART / LANES) {
+            let mut lanes = [J::start::<T>(); WIDTH];
+            for row in x.chunks(n) {
+                for (i, (l, &x)) in lanes.iter_mut().zip(row).enumerate() {
+                    *l = J::join(*l, m.map::<FMA>(x, centre(i)));
+                }
+            }
+            acc.iter_mut().zip(lanes).for_each(|(a, l)| *a = J::join(*a, l.widen()));
+        }
+        return;
+    }
+    const AT_ONCE: usize = 8;
     let count = (x.len() - n) / stride + 1;
     let row = |r: usize| &x[r * stride..][..n];
     for r in (0..count - count % AT_ONCE).step_by(AT_ONCE) {
-        let x: [&[T]; AT_ONCE] = std::array::from_fn(|k| row(r + k));
+        let (x0, x1, x2, x3) = (row(r), row(r + 1), row(r + 2), row(r + 3));
+        let (x4, x5, x6, x7) = (row(r + 4), row(r + 5), row(r + 6), row(r + 7));
         for i in 0..n {
-            let y: [T; AT_ONCE] = std::array::from_fn(|k| m.map::<FMA>(x[k][i], centre(i)));
-            let y: [T; 4] = std::array::from_fn(|k| J::join(y[k], y[k + 4]));
-            acc[i] = J::join(acc[i], J::join(J::join(y[0], y[2]), J::join(y[1], y[3])).widen());
+            let pair = |x: &[T], y: &[T]| J::join(m.map::<FMA>(x[i], centre(i)), m.map::<FMA>(y[i], centre(i)));
+            let eight = J::join(J::join(pair(x0, x1), pair(x2, x3)), J::join(pair(x4, x5), pair(x6, x7)));
+            acc[i] = J::join(acc[i], eight.widen());
         }
     }
     for r in count - count % AT_ONCE..count {
-        let x = row(r);
-        for i in 0..n {
-            acc[i] = J::join(acc[i], m.map::<FMA>(x[i], centre(i)).widen());
+        for (i, (acc, &x)) in acc.iter_mut().zip(row(r)).enumerate() {
+            *acc = J::join(*acc, m.map::<FMA>(x, centre(i)).widen());
         }
     }
 } }
-
-/// A rectangle of an array: where it starts in the storage, its rows and columns and their steps.
-#[derive(Clone, Copy)]
-pub struct Tile {
-    pub at: usize,
-    pub rows: usize,
-    pub cols: usize,
-    pub rs: usize,
-    pub cs: usize,
-}
-fn gather<S: Cast<T> + Element, T: Lane>(a: &Array, t: Tile, d: &mut [T]) {
-    let s = a.read::<S>(t.at, (t.rows - 1) * t.rs + (t.cols - 1) * t.cs + 1);
-    for (r, d) in d.chunks_exact_mut(t.cols).enumerate() {
-        if t.cs == 1 {
-            d.iter_mut().zip(&s[r * t.rs..][..t.cols]).for_each(|(d, s)| *d = s.cast());
-        } else {
-            d.iter_mut().enumerate().for_each(|(c, d)| *d = s[r * t.rs + c * t.cs].cast());
+fn put<T: CastTo<D>, D: Element>(s: &[T], d: &mut [D], cols: usize, rs: usize, cs: usize) {
+    if cs == 1 {
+        for (r, s) in s.chunks_exact(cols).enumerate() {
+            cast_row(s, &mut d[r * rs..][..cols]);
+        }
+        return;
+    }
+    const AT_ONCE: usize = 16; // columns, so that each cache line is written while it is near
+    for c in (0..cols).step_by(AT_ONCE) {
+        for (r, s) in s.chunks_exact(cols).enumerate() {
+            let s = &s[c..cols.min(c + AT_ONCE)];
+            s.iter().enumerate().for_each(|(i, s)| d[r * rs + (c + i) * cs] = s.cast());
         }
     }
 }
-macro_rules! lanes { ($($t:ident $w:ident)*) => { $(impl Lane for $t {
+macro_rules! lanes { ($($t:ident $w:ident $lowest:ident $highest:ident ($a:ident, $b:ident) $plus:expr, $times:expr;)*) => { $(impl Lane for $t {
     type Wide = $w;
+    const NOUGHT: $t = 0 as $t;
+    const UNIT: $t = 1 as $t;
+    const LOWEST: $t = $t::$lowest;
+    const HIGHEST: $t = $t::$highest;
     #[inline(always)]
     fn widen(self) -> $w { self as $w }
     #[inline(always)]
     fn narrow(w: $w) -> $t { w as $t }
-    fn gather(a: &Array, t: Tile, d: &mut [$t]) { for_dtype!(a.dtype, S => gather::<S, $t>(a, t, d)) }
-})* } }
-lanes! { f32 f64  f64 f64  i64 i64 }
-macro_rules! wides { ($($t:ident)*) => { $(impl Wide for $t {
     #[inline(always)]
-    fn of_usize(n: usize) -> $t { n as $t }
-    fn put(out: &mut Fresh, dtype: DType, at: usize, step: usize, v: &[$t]) {
-        for_dtype!(dtype, D => {
-            let out = &mut out.slice_mut::<D>()[at..];
-            if step == 1 {
-                out.iter_mut().zip(v).for_each(|(o, v)| *o = v.cast());
-            } else {
-                v.iter().enumerate().for_each(|(i, v)| out[i * step] = v.cast());
-            }
-        })
+    fn plus(self, $b: $t) -> $t { let $a = self; $plus }
+    #[inline(always)]
+    fn times(self, $b: $t) -> $t { let $a = self; $times }
+    fn put(s: &[$t], out: &mut Fresh, dtype: DType, at: usize, cols: usize, rs: usize, cs: usize) {
+        for_dtype!(dtype, D => put(s, &mut out.slice_mut::<D>()[at..], cols, rs, cs))
     }
 })* } }
-wides! { f64 i64 }
+lanes! {
+    f32 f64 NEG_INFINITY INFINITY (a, b) a + b, a * b;
+    f64 f64 NEG_INFINITY INFINITY (a, b) a + b, a * b;
+    i64 i64 MIN MAX (a, b) a.wrapping_add(b), a.wrapping_mul(b);
+}
 
 /// A loop over the operand: its length, and its steps in the operand and (where kept) in the result.
 #[derive(Clone, Copy)]
@@ -343,8 +373,8 @@ fn each_index(loops: &[Axis], mut f: impl FnMut(usize, usize)) {
 
 /// Elements of a block's results, contiguous and of the compute type.
 enum Piece<'p, T> {
-    /// Elements of result `of`, the first of them `at` steps along the innermost folded axis.
-    Line { of: usize, at: usize, x: &'p [T] },
+    /// A line of `len` elements, `stride` apart, for each of the results `of`, the first element `at` steps along the innermost folded axis.
+    Lines { of: Range<usize>, at: usize, x: &'p [T], stride: usize, len: usize },
     /// Rows of one element a result, `stride` apart, the first of them `at` steps along that axis.
     Rows { at: usize, x: &'p [T], stride: usize },
 }
@@ -361,6 +391,7 @@ struct Block<'p, T: Lane> {
     inner: Axis,
     outer: &'p [Axis],
     scratch: &'p mut Vec<T>,
+    raw: &'p mut Vec<u8>,
     repeated: &'p mut Vec<T::Wide>,
 }
 /// Calls `f` for each block of results, with the place of the first in the result and the step there.
@@ -379,11 +410,12 @@ fn blocks<T: Lane>(a: &Array, p: &Plan, mut f: impl FnMut(&mut Block<'_, T>, usi
     };
     let mut others = p.kept.clone();
     others.remove(b);
-    let (mut scratch, mut repeated) = (Vec::new(), Vec::new());
+    let (mut scratch, mut raw, mut repeated) = (Vec::new(), Vec::new(), Vec::new());
     each_index(&others, |at, out| {
         for i in (0..k.len).step_by(most) {
             let (len, at) = (most.min(k.len - i), a.offset + at + i * k.step);
-            let mut block = Block { a, at, len, step: k.step, line, inner, outer, scratch: &mut scratch, repeated: &mut repeated };
+            let mut block =
+                Block { a, at, len, step: k.step, line, inner, outer, scratch: &mut scratch, raw: &mut raw, repeated: &mut repeated };
             f(&mut block, out + i * k.out, k.out);
         }
     });
@@ -395,31 +427,36 @@ impl<T: Lane> Block<'_, T> {
             return;
         }
         let same = a.dtype == T::DTYPE;
-        let scratch = &mut *self.scratch;
-        let line = self.line;
+        let (scratch, raw) = (&mut *self.scratch, &mut *self.raw);
+        let direct = same && if self.line { r.step == 1 } else { step == 1 && (r.step == n || (n >= NARROW && r.step > n)) };
+        if !direct {
+            let held = (n * r.len).min(TILE.max(n));
+            scratch.resize(held, T::default());
+            raw.resize(if same { 0 } else { held * a.dtype.size() }, 0);
+        }
         each_index(self.outer, |at, _| {
             let at = self.at + at;
-            if line && same && r.step == 1 {
-                for of in 0..n {
-                    f(Piece::Line { of, at: 0, x: a.read(at + of * step, r.len) });
-                }
-            } else if line {
-                scratch.resize(TILE.min(r.len), T::default());
-                for of in 0..n {
-                    for i in (0..r.len).step_by(TILE) {
-                        let cols = TILE.min(r.len - i);
-                        T::gather(a, Tile { at: at + of * step + i * r.step, rows: 1, cols, rs: 0, cs: r.step }, &mut scratch[..cols]);
-                        f(Piece::Line { of, at: i, x: &scratch[..cols] });
+            if self.line && direct {
+                f(Piece::Lines { of: 0..n, at: 0, x: a.read(at, (n - 1) * step + r.len), stride: step, len: r.len });
+            } else if self.line {
+                let cols = TILE.min(r.len);
+                let (most, follow) = ((TILE / cols).max(1), cols == r.len && step == cols * r.step);
+                let place = if follow { Place::line(r.step) } else { Place::rect(step, r.step) };
+                for of in (0..n).step_by(most) {
+                    let rows = most.min(n - of);
+                    for i in (0..r.len).step_by(cols) {
+                        let cols = cols.min(r.len - i);
+                        Part { array: a, at: at + of * step + i * r.step, place: &place, rows, cols }.fetch(&mut scratch[..rows * cols], raw);
+                        f(Piece::Lines { of: of..of + rows, at: i, x: &scratch[..rows * cols], stride: cols, len: cols });
                     }
                 }
-            } else if same && step == 1 && (r.step == n || (n >= NARROW && r.step > n)) {
+            } else if direct {
                 f(Piece::Rows { at: 0, x: a.read(at, (r.len - 1) * r.step + n), stride: r.step });
             } else {
-                let most = (TILE / n).max(1);
-                scratch.resize(most.min(r.len) * n, T::default());
+                let (most, place) = ((TILE / n).max(1), Place::rect(r.step, step));
                 for i in (0..r.len).step_by(most) {
                     let rows = most.min(r.len - i);
-                    T::gather(a, Tile { at: at + i * r.step, rows, cols: n, rs: r.step, cs: step }, &mut scratch[..rows * n]);
+                    Part { array: a, at: at + i * r.step, place: &place, rows, cols: n }.fetch(&mut scratch[..rows * n], raw);
                     f(Piece::Rows { at: i, x: &scratch[..rows * n], stride: n });
                 }
             }
@@ -436,17 +473,12 @@ impl<T: Lane> Block<'_, T> {
         let centres: Vec<T> = if copies > 1 && !c.is_empty() { c.repeat(copies) } else { Vec::new() };
         let wide_c = if centres.is_empty() { c } else { &centres };
         self.pieces(&mut |piece| match piece {
-            Piece::Line { of, x, .. } => {
-                let v = k.line(x, c.get(of).copied().unwrap_or_default());
-                k.join(&mut acc[of..=of], &[v]);
+            Piece::Lines { of, x, stride, len, .. } => {
+                k.lines(&mut acc[of.clone()], x, stride, len, c.get(of).unwrap_or_default());
             }
-            Piece::Rows { x, stride, .. } if stride == n && copies > 1 && x.len() >= 2 * n * copies => {
+            Piece::Rows { x, stride, .. } if stride == n && copies > 1 && x.len() >= 8 * WIDTH => {
                 repeated.resize(n * copies, k.start());
-                let whole = x.len() - x.len() % (n * copies);
-                k.rows(&mut repeated, &x[..whole], n * copies, wide_c);
-                if whole < x.len() {
-                    k.rows(&mut repeated[..x.len() - whole], &x[whole..], n * copies, wide_c);
-                }
+                k.rows(&mut repeated, x, n * copies, wide_c);
             }
             Piece::Rows { x, stride, .. } => k.rows(acc, x, stride, c),
         });
@@ -461,9 +493,18 @@ impl<T: Lane> Block<'_, T> {
 macro_rules! for_compute {
     ($dtype:expr, $t:ident => $body:expr) => {
         match $dtype.compute() {
-            Compute::F32 => { type $t = f32; $body }
-            Compute::F64 => { type $t = f64; $body }
-            Compute::I64 => { type $t = i64; $body }
+            $crate::dtype::Compute::F32 => {
+                type $t = f32;
+                $body
+            }
+            $crate::dtype::Compute::F64 => {
+                type $t = f64;
+                $body
+            }
+            $crate::dtype::Compute::I64 => {
+                type $t = i64;
+                $body
+            }
         }
     };
 }
@@ -471,21 +512,36 @@ macro_rules! for_compute {
 macro_rules! for_float {
     ($dtype:expr, $t:ident => $body:expr) => {
         match $dtype.compute() {
-            Compute::F64 => { type $t = f64; $body }
-            _ => { type $t = f32; $body }
+            $crate::dtype::Compute::F64 => {
+                type $t = f64;
+                $body
+            }
+            _ => {
+                type $t = f32;
+                $body
+            }
         }
     };
 }
 pub(crate) use {for_compute, for_float};
 
 /// One fold and its finish: each result is `finish` of what was joined, cast to `dtype`.
-fn fold<T: Lane>(a: &Array, axes: Axes<'_>, keepdim: bool, dtype: DType, k: &dyn Fold<T>, finish: &dyn Fn(&mut [T::Wide])) -> Result<Array> {
+fn fold<T: Lane>(
+    a: &Array,
+    axes: Axes<'_>,
+    keepdim: bool,
+    dtype: DType,
+    k: &dyn Fold<T>,
+    finish: &dyn Fn(&mut [T::Wide]),
+) -> Result<Array> {
     if matches!(axes, Axes::All) && a.dtype == T::DTYPE && a.is_contiguous() {
-        let mut v = [k.line(a.slice(), T::default())];
+        let x = a.slice();
+        let mut v = [k.start()];
+        k.lines(&mut v, x, 0, x.len(), &[]);
         finish(&mut v);
         let shape = if keepdim { a.shape.iter().map(|_| 1).collect() } else { Dims::default() };
         let mut out = Fresh::new(shape, dtype)?;
-        Wide::put(&mut out, dtype, 0, 1, &v);
+        Lane::put(&v, &mut out, dtype, 0, v.len(), 0, 1);
         return Ok(out.done());
     }
     let plan = Plan::new(a, axes, keepdim);
@@ -494,7 +550,7 @@ fn fold<T: Lane>(a: &Array, axes: Axes<'_>, keepdim: bool, dtype: DType, k: &dyn
     blocks::<T>(a, &plan, |block, at, step| {
         block.fold(k, &[], &mut acc);
         finish(&mut acc);
-        Wide::put(&mut out, dtype, at, step, &acc);
+        Lane::put(&acc, &mut out, dtype, at, acc.len(), 0, step);
     });
     Ok(out.done())
 }
@@ -516,7 +572,7 @@ fn must_have_elements(op: &str, a: &Array, axes: Axes<'_>) -> Result<()> {
             "{op}(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim with the 'dim' argument."
         ),
         Axes::Of(dims) => match dims.iter().find(|&&d| a.shape.get(d) == Some(&0)) {
-            Some(d) => bail!(Index, "{op}(): Expected reduction dim {d} to have non-zero size, but the input has shape {:?}", a.shape),
+            Some(d) => bail!(Index, "{op}(): Expected reduction dim {d} to have non-zero size. The input has shape {:?}", a.shape),
             None => Ok(()),
         },
     }
@@ -591,9 +647,9 @@ pub fn aminmax(a: &Array, dim: Option<usize>, keepdim: bool) -> Result<(Array, A
         let mut acc = Vec::new();
         blocks::<T>(a, &plan, |block, at, step| {
             block.fold(&over(Least, Same), &[], &mut acc);
-            Wide::put(&mut least, a.dtype, at, step, &acc);
+            Lane::put(&acc, &mut least, a.dtype, at, acc.len(), 0, step);
             block.fold(&over(Greatest, Same), &[], &mut acc);
-            Wide::put(&mut greatest, a.dtype, at, step, &acc);
+            Lane::put(&acc, &mut greatest, a.dtype, at, acc.len(), 0, step);
         });
     });
     Ok((least.done(), greatest.done()))
@@ -611,7 +667,7 @@ pub fn logsumexp(a: &Array, axes: Axes<'_>, keepdim: bool) -> Result<Array> {
             top.extend(acc.iter().map(|&v| if v.is_finite() { T::narrow(v) } else { 0.0 }));
             block.fold(&over(Add, ExpFrom), &top, &mut acc);
             acc.iter_mut().zip(&top).for_each(|(v, &t)| *v = v.ln() + t.widen());
-            Wide::put(&mut out, dtype, at, step, &acc);
+            Lane::put(&acc, &mut out, dtype, at, acc.len(), 0, step);
         });
     });
     Ok(out.done())
@@ -626,13 +682,7 @@ pub fn var_mean(a: &Array, axes: Axes<'_>, keepdim: bool, correction: f64, root:
 }
 /// `finish(Σ (x - mean)², n)`, and the mean, over some axes, both in `dtype`. Two passes over each block; the second subtracts the mean as rounded to
 /// the compute type, and its error is then taken out (Chan, Golub, LeVeque 1983).
-pub(super) fn moments(
-    a: &Array,
-    axes: Axes<'_>,
-    keepdim: bool,
-    dtype: DType,
-    finish: &dyn Fn(f64, f64) -> f64,
-) -> Result<(Array, Array)> {
+pub(super) fn moments(a: &Array, axes: Axes<'_>, keepdim: bool, dtype: DType, finish: &dyn Fn(f64, f64) -> f64) -> Result<(Array, Array)> {
     if !a.dtype.is_float() {
         bail!(Runtime, "std and var only support floating point and complex dtypes, not {}", a.dtype.torch_name());
     }
@@ -652,8 +702,8 @@ pub(super) fn moments(
                 let squares = *v - n * d * d;
                 *v = finish(if squares < 0.0 { 0.0 } else { squares }, n);
             }
-            Wide::put(&mut spread, dtype, at, step, &acc);
-            Wide::put(&mut mean, dtype, at, step, &means);
+            Lane::put(&acc, &mut spread, dtype, at, acc.len(), 0, step);
+            Lane::put(&means, &mut mean, dtype, at, means.len(), 0, step);
         });
     });
     Ok((spread.done(), mean.done()))
@@ -689,34 +739,33 @@ pub fn norm(a: &Array, p: f64, axes: Axes<'_>, keepdim: bool, dtype: DType) -> R
 }
 
 simd! {
-    /// The first element that no other beats, and where it is. The line is not empty.
-    fn pick_line<T: Lane, P: Pick<T>>(x: &[T]) -> (usize, T) {
-        let (mut best, mut at) = (x[0], 0);
-        for (i, part) in x.chunks(PART).enumerate() {
-            let mut lanes = [part[0]; LANES];
-            let (blocks, rest) = part.as_chunks::<LANES>();
-            for block in blocks {
-                for i in 0..LANES {
-                    lanes[i] = P::join(lanes[i], block[i]);
+    /// The first elements of lines that no other beats and where they are, counted from `first`, if they beat what is known from places
+    /// before.
+    fn pick_lines<T: Lane, P: Prefer>(best: &mut [T], at: &mut [i64], x: &[T], stride: usize, len: usize, first: usize) {
+        for (i, (best, at)) in best.iter_mut().zip(at).enumerate() {
+            let x = &x[i * stride..][..len];
+            let mut found = None;
+            if first == 0 {
+                (*best, found) = (x[0], Some(0));
+            }
+            for (p, x) in x.chunks(PART).enumerate() {
+                let top = part::<FMA, T, P, Same>(&Same, x, T::default());
+                if P::beats(top, *best) {
+                    (*best, found) = (top, Some(p * PART));
                 }
             }
-            for (l, &x) in lanes.iter_mut().zip(rest) {
-                *l = P::join(*l, x);
-            }
-            let top = tree(lanes, P::join);
-            if P::beats(top, best) {
-                (best, at) = (top, i * PART);
+            if let Some(p) = found {
+                let best = *best;
+                #[allow(clippy::eq_op, reason = "true for NaN only")]
+                let is_best = |v: &T| *v == best || (*v != *v && best != best);
+                *at = (first + p + x[p..].iter().position(is_best).unwrap_or(0)) as i64;
             }
         }
-        #[allow(clippy::eq_op, reason = "true for NaN only")]
-        let is_best = |v: &T| *v == best || (*v != *v && best != best);
-        let found = x[at..].iter().position(is_best).unwrap_or(0);
-        (at + found, x[at + found])
     }
 }
 simd! {
-    /// As `pick_line`, column by column, for rows that are numbered from `first`.
-    fn pick_rows<T: Lane, P: Pick<T>>(best: &mut [T], at: &mut [i64], x: &[T], stride: usize, first: usize) {
+    /// As `pick_lines`, column by column, for rows that are numbered from `first`.
+    fn pick_rows<T: Lane, P: Prefer>(best: &mut [T], at: &mut [i64], x: &[T], stride: usize, first: usize) {
         let n = best.len();
         let at = &mut at[..n];
         for (r, row) in x.chunks(stride).enumerate() {
@@ -729,19 +778,15 @@ simd! {
         }
     }
 }
-/// A join that keeps one of the two.
-trait Pick<T: Lane>: Join<T> + Prefer<T> {}
-impl<T: Lane, P: Join<T> + Prefer<T>> Pick<T> for P {}
-
 /// Values and int64 indices of the elements that no other beats along `dim` (of the row-major array if absent).
-fn pick<T: Lane, P: Pick<T>>(a: &Array, dim: Option<usize>, keepdim: bool) -> Result<(Array, Array)> {
+fn pick<T: Lane, P: Prefer>(a: &Array, dim: Option<usize>, keepdim: bool) -> Result<(Array, Array)> {
     let whole;
     let (a, dim, shape) = match dim {
         Some(d) => (a, d, None),
         None => {
             let shape = if keepdim { a.shape.iter().map(|_| 1).collect() } else { Dims::default() };
             let n = Dims::of(&[a.numel()]);
-            whole = super::pointwise::contiguous(a)?;
+            whole = pointwise::contiguous(a)?;
             let flat = whole.view(n, n.strides(), whole.offset);
             (&flat.clone(), 0, Some(shape))
         }
@@ -756,18 +801,13 @@ fn pick<T: Lane, P: Pick<T>>(a: &Array, dim: Option<usize>, keepdim: bool) -> Re
         at.clear();
         at.resize(block.len, 0);
         block.pieces(&mut |piece| match piece {
-            Piece::Line { of, at: first, x } => {
-                let (i, v) = pick_line::<T, P>(x);
-                if first == 0 || P::beats(v, best[of]) {
-                    (best[of], at[of]) = (v, (first + i) as i64);
-                }
-            }
+            Piece::Lines { of, at: first, x, stride, len } => pick_lines::<T, P>(&mut best[of.clone()], &mut at[of], x, stride, len, first),
             Piece::Rows { at: first, x, stride } => pick_rows::<T, P>(&mut best, &mut at, x, stride, first),
         });
         wide.clear();
         wide.extend(best.iter().map(|v| v.widen()));
-        Wide::put(&mut values, a.dtype, out, step, &wide);
-        Wide::put(&mut indices, DType::Int64, out, step, &at);
+        Lane::put(&wide, &mut values, a.dtype, out, wide.len(), 0, step);
+        Lane::put(&at, &mut indices, DType::Int64, out, at.len(), 0, step);
     });
     Ok((values.done(), indices.done()))
 }
@@ -797,5 +837,313 @@ fn must_have_index(op: &str, a: &Array, dim: Option<usize>) -> Result<()> {
         Some(d) => must_have_elements(op, a, Axes::Of(&[d])),
         None if a.numel() == 0 => bail!(Index, "{op}(): Expected reduction dim to be specified for input.numel() == 0."),
         None => Ok(()),
+    }
+}
+
+/// Arrays of many layouts for the tests of this and the neighbouring files, and comparison with plain loops over f64.
+#[cfg(test)]
+pub(super) mod samples {
+    use super::*;
+
+    /// `n` numbers that any dtype holds exactly, a few of them 0, and differing enough to tell elements apart.
+    pub fn values(n: usize, dtype: DType, seed: usize) -> Vec<f64> {
+        (0..n)
+            .map(|i| {
+                let r = ((i + seed * 77).wrapping_mul(2654435761) >> 7) % 41;
+                match dtype {
+                    DType::Bool => (r % 3 == 0) as u8 as f64,
+                    DType::UInt8 => (r % 5) as f64,
+                    d if d.is_float() => (r as f64 - 20.0) / 8.0,
+                    _ => r as f64 % 7.0 - 3.0,
+                }
+            })
+            .collect()
+    }
+    pub fn array(shape: &[usize], dtype: DType, v: &[f64]) -> Array {
+        let mut f = Fresh::new(Dims::of(shape), dtype).unwrap();
+        for_dtype!(dtype, T => f.slice_mut::<T>().iter_mut().zip(v).for_each(|(o, &v)| *o = <T as Element>::of(Scalar::Float(v))));
+        f.done()
+    }
+    /// Arrays of one shape and dtype: row-major, axes in reverse order in memory, every second element from the second on, repeated along the first and
+    /// along the last axis, inner axes swapped.
+    pub fn layouts(shape: &[usize], dtype: DType) -> Vec<Array> {
+        let n = shape.len();
+        let numel: usize = shape.iter().product();
+        let dims = Dims::of(shape);
+        let mut all = vec![array(shape, dtype, &values(numel, dtype, 1))];
+        let mut permuted = |order: &[usize], seed: usize, gap: usize| {
+            let memory: Vec<usize> = order.iter().map(|&i| shape[i]).collect();
+            let s = Dims::of(&memory).strides();
+            let strides = (0..n).map(|i| gap * s[order.iter().position(|&o| o == i).unwrap()]).collect();
+            let base = array(&[gap * numel + 1], dtype, &values(gap * numel + 1, dtype, seed));
+            all.push(base.view(dims, strides, gap - 1));
+        };
+        permuted(&(0..n).rev().collect::<Vec<_>>(), 2, 1);
+        permuted(&(0..n).collect::<Vec<_>>(), 3, 2);
+        if n >= 3 {
+            permuted(&[&[1, 0], &(2..n).collect::<Vec<_>>()[..]].concat(), 4, 1);
+            permuted(&[&(0..n - 2).collect::<Vec<_>>()[..], &[n - 1, n - 2]].concat(), 5, 1);
+        }
+        for axis in if n == 0 { vec![] } else { vec![0, n - 1] } {
+            let strides = all[0].strides.with(|s| s[axis] = 0);
+            all.push(all[0].view(dims, strides, 0));
+        }
+        all
+    }
+    /// The elements along axes that become one result, for each result in row-major order.
+    pub fn groups(a: &Array, dims: &[usize]) -> (Vec<usize>, Vec<Vec<f64>>) {
+        let kept: Vec<usize> = (0..a.ndim()).filter(|i| !dims.contains(i)).map(|i| a.shape[i]).collect();
+        let mut groups = vec![Vec::new(); kept.iter().product()];
+        let mut index = vec![0; a.ndim()];
+        for v in a.to_vec() {
+            let at = (0..a.ndim()).filter(|i| !dims.contains(i)).fold(0, |at, i| at * a.shape[i] + index[i]);
+            groups[at].push(v);
+            for i in (0..a.ndim()).rev() {
+                index[i] += 1;
+                if index[i] < a.shape[i] {
+                    break;
+                }
+                index[i] = 0;
+            }
+        }
+        (kept, groups)
+    }
+    /// What a dtype may be off, relative to numbers of size 1 or more.
+    pub fn tolerance(dtype: DType) -> f64 {
+        match dtype {
+            DType::Float64 => 1e-13,
+            DType::Float32 => 2e-6,
+            DType::Float16 => 1e-3,
+            DType::BFloat16 => 8e-3,
+            _ => 0.0,
+        }
+    }
+    pub fn assert_near(got: &Array, want: &[f64], tolerance: f64, what: &dyn std::fmt::Debug) {
+        let got = got.to_vec();
+        assert_eq!(got.len(), want.len(), "{what:?}");
+        for (i, (g, w)) in got.iter().zip(want).enumerate() {
+            let near = (g - w).abs() <= tolerance * w.abs().max(1.0) || g == w || (g.is_nan() && w.is_nan());
+            assert!(near, "{what:?}: [{i}] is {g}, not {w}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::samples::*;
+    use super::*;
+
+    const SHAPES: [&[usize]; 12] =
+        [&[], &[1], &[17], &[5000], &[3, 5], &[7, 130], &[300, 4], &[4, 3, 5], &[2, 70, 3], &[3, 2, 40, 2], &[2, 0, 3], &[2, 3, 2, 5, 2]];
+    /// Every layout of some shapes, with every subset of the axes.
+    fn each_case(dtypes: &[DType], mut f: impl FnMut(&Array, &[usize])) {
+        for shape in SHAPES {
+            for &dtype in dtypes {
+                for a in layouts(shape, dtype) {
+                    for set in 0..1usize << shape.len() {
+                        f(&a, &(0..shape.len()).filter(|i| set >> i & 1 == 1).collect::<Vec<_>>());
+                    }
+                }
+            }
+        }
+    }
+    fn check(got: Result<Array>, a: &Array, dims: &[usize], f: &dyn Fn(&[f64]) -> f64) {
+        let got = got.unwrap();
+        let (shape, groups) = groups(a, dims);
+        assert_eq!(&*got.shape, &shape[..], "{a:?} over {dims:?}");
+        let size = groups.first().map_or(1, Vec::len).max(1) as f64;
+        let want: Vec<f64> = groups.iter().map(|g| f(g)).collect();
+        assert_near(&got, &want, tolerance(got.dtype) * size.sqrt(), &(a, dims));
+    }
+    const FLOATS: [DType; 4] = [DType::Float32, DType::Float64, DType::Float16, DType::BFloat16];
+
+    #[test]
+    fn sums_products_and_extremes_agree_with_plain_loops_for_every_layout_and_dtype() {
+        each_case(&DType::ALL, |a, dims| {
+            let of = Axes::Of(dims);
+            let wide = if a.dtype.is_float() { a.dtype } else { DType::Int64 };
+            check(sum(a, of, false, wide), a, dims, &|g| g.iter().sum());
+            check(sum(a, of, false, DType::Float64), a, dims, &|g| g.iter().sum());
+            check(count_nonzero(a, of), a, dims, &|g| g.iter().filter(|v| **v != 0.0).count() as f64);
+            check(any(a, of, false), a, dims, &|g| g.iter().any(|v| *v != 0.0) as u8 as f64);
+            check(all(a, of, false), a, dims, &|g| g.iter().all(|v| *v != 0.0) as u8 as f64);
+            if a.numel() != 0 {
+                check(amax("amax", a, of, false), a, dims, &|g| g.iter().copied().fold(f64::MIN, f64::max));
+                check(amin("amin", a, of, false), a, dims, &|g| g.iter().copied().fold(f64::MAX, f64::min));
+            }
+        });
+        each_case(&FLOATS, |a, dims| {
+            check(mean(a, Axes::Of(dims), false, a.dtype), a, dims, &|g| g.iter().sum::<f64>() / g.len() as f64);
+        });
+        let small = |d| array(&[2, 3], d, &[1.0, 2.0, -3.0, 0.5, 2.0, 2.0]);
+        for d in FLOATS {
+            check(prod(&small(d), Axes::Of(&[1]), false, d), &small(d), &[1], &|g| g.iter().product());
+        }
+        check(prod(&small(DType::Int16), Axes::Of(&[0]), false, DType::Int64), &small(DType::Int16), &[0], &|g| g.iter().product());
+    }
+    #[test]
+    fn results_with_two_passes_agree_with_plain_loops() {
+        each_case(&FLOATS, |a, dims| {
+            let lse = |g: &[f64]| g.iter().map(|v| v.exp()).sum::<f64>().ln();
+            check(logsumexp(a, Axes::Of(dims), false), a, dims, &lse);
+            let average = |g: &[f64]| g.iter().sum::<f64>() / g.len() as f64;
+            let squares = |g: &[f64]| g.iter().map(|v| (v - average(g)).powi(2)).sum::<f64>();
+            let (var, mean) = var_mean(a, Axes::Of(dims), false, 1.0, false).unwrap();
+            check(Ok(var), a, dims, &|g| squares(g) / (g.len() as f64 - 1.0).max(0.0));
+            check(Ok(mean), a, dims, &average);
+            let std = var_mean(a, Axes::Of(dims), false, 0.0, true).unwrap().0;
+            check(Ok(std), a, dims, &|g| (squares(g) / g.len() as f64).sqrt());
+            for p in [0.0, 1.0, 2.0, 3.5] {
+                let of = |g: &[f64]| match p {
+                    0.0 => g.iter().filter(|v| **v != 0.0).count() as f64,
+                    _ => g.iter().map(|v| v.abs().powf(p)).sum::<f64>().powf(1.0 / p),
+                };
+                check(norm(a, p, Axes::Of(dims), false, a.dtype), a, dims, &of);
+            }
+            if a.numel() != 0 {
+                let largest = |g: &[f64]| g.iter().fold(0.0, |m: f64, v| m.max(v.abs()));
+                let smallest = |g: &[f64]| g.iter().fold(f64::MAX, |m: f64, v| m.min(v.abs()));
+                check(norm(a, f64::INFINITY, Axes::Of(dims), false, a.dtype), a, dims, &largest);
+                check(norm(a, f64::NEG_INFINITY, Axes::Of(dims), false, a.dtype), a, dims, &smallest);
+            }
+        });
+    }
+    #[test]
+    fn indices_are_those_of_the_first_extreme() {
+        for shape in SHAPES.iter().filter(|s| !s.contains(&0)) {
+            for a in DType::ALL.iter().flat_map(|&d| layouts(shape, d)) {
+                let first = |g: &[f64], best: f64| g.iter().position(|v| *v == best).unwrap() as f64;
+                let most = |g: &[f64]| g.iter().copied().fold(f64::MIN, f64::max);
+                let least = |g: &[f64]| g.iter().copied().fold(f64::MAX, f64::min);
+                for d in 0..shape.len() {
+                    let ((v, i), (w, j)) = (max_dim(&a, d, false).unwrap(), min_dim(&a, d, false).unwrap());
+                    check(Ok(v), &a, &[d], &most);
+                    check(Ok(i), &a, &[d], &|g| first(g, most(g)));
+                    check(Ok(w), &a, &[d], &least);
+                    check(Ok(j), &a, &[d], &|g| first(g, least(g)));
+                    let (lo, hi) = aminmax(&a, Some(d), false).unwrap();
+                    check(Ok(lo), &a, &[d], &least);
+                    check(Ok(hi), &a, &[d], &most);
+                }
+                if a.dtype != DType::Bool {
+                    let all: Vec<usize> = (0..shape.len()).collect();
+                    check(argmax(&a, None, false), &a, &all, &|g| first(g, most(g)));
+                    check(argmin(&a, None, false), &a, &all, &|g| first(g, least(g)));
+                    assert_eq!(argmax(&a, None, true).unwrap().ndim(), shape.len());
+                }
+            }
+        }
+    }
+    #[test]
+    fn nan_and_infinity_go_where_torch_has_them() {
+        const NAN: f64 = f64::NAN;
+        const INF: f64 = f64::INFINITY;
+        for n in [4, 200, 9000] {
+            for d in FLOATS {
+                let mut v = values(n, d, 3);
+                (v[1], v[n - 2]) = (NAN, NAN);
+                let rows = array(&[1, n], d, &v);
+                let columns = array(&[n, 1], d, &v);
+                for (a, dim) in [(&rows, 1), (&columns, 0)] {
+                    assert!(amax("amax", a, Axes::Of(&[dim]), false).unwrap().item().to_f64().is_nan());
+                    assert!(amin("amin", a, Axes::All, false).unwrap().item().to_f64().is_nan());
+                    let (best, at) = max_dim(a, dim, false).unwrap();
+                    assert!(best.item().to_f64().is_nan());
+                    assert_eq!((at.item(), argmin(a, None, false).unwrap().item()), (Scalar::Int(1), Scalar::Int(1)));
+                    let rest: f64 = v.iter().filter(|v| !v.is_nan()).sum();
+                    assert_near(&nansum(a, Axes::Of(&[dim]), false, d).unwrap(), &[rest], tolerance(d) * 100.0, &(n, d));
+                    assert!(any(a, Axes::All, false).unwrap().item() == Scalar::Bool(true));
+                    assert!(var_mean(a, Axes::All, false, 1.0, false).unwrap().0.item().to_f64().is_nan());
+                }
+            }
+        }
+        let lse = |v: &[f64]| logsumexp(&array(&[v.len()], DType::Float32, v), Axes::All, false).unwrap().item().to_f64();
+        assert_eq!((lse(&[-INF, -INF]), lse(&[INF, -INF]), lse(&[INF, 1.0]), lse(&[])), (-INF, INF, INF, -INF));
+        assert!(lse(&[INF, NAN]).is_nan());
+        assert_eq!((lse(&[1000.0, 1000.0]), lse(&[-1000.0, -1e9])), (1000.6931762695312, -1000.0));
+        let lowest = array(&[3], DType::Float32, &[-INF, -INF, -INF]);
+        assert_eq!(max_dim(&lowest, 0, false).unwrap().1.item(), Scalar::Int(0));
+        let p = |v: &[f64], p| norm(&array(&[v.len()], DType::Float32, v), p, Axes::All, false, DType::Float32).unwrap().item().to_f64();
+        assert_eq!((p(&[NAN, 1.0], 0.0), p(&[0.0, 1.0], -1.0), p(&[], 2.0), p(&[], 0.0)), (2.0, 0.0, 0.0, 0.0));
+        assert!(p(&[NAN, 1.0], INF).is_nan() && p(&[1.0, NAN], -INF).is_nan());
+    }
+    #[test]
+    fn no_elements_give_the_neutral_result_or_torchs_refusal() {
+        let a = array(&[3, 0], DType::Float32, &[]);
+        let item = |r: Result<Array>| r.unwrap().item().to_f64();
+        assert_eq!(item(sum(&a, Axes::All, false, DType::Float32)), 0.0);
+        assert_eq!(item(prod(&a, Axes::All, false, DType::Float32)), 1.0);
+        assert!(item(mean(&a, Axes::All, false, DType::Float32)).is_nan());
+        assert_eq!((item(any(&a, Axes::All, false)), item(all(&a, Axes::All, false))), (0.0, 1.0));
+        assert_eq!(&*amax("amax", &a, Axes::Of(&[0]), true).unwrap().shape, &[1, 0]);
+        let refused = |r: Result<Array>, class, phrase: &str| {
+            let e = r.unwrap_err();
+            assert!(e.python_class() == class && e.to_string().contains(phrase), "{e}");
+        };
+        use crate::error::PythonClass as P;
+        let whole =
+            "max(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim with the 'dim' argument.";
+        refused(amax("max", &a, Axes::All, false), P::Runtime, whole);
+        refused(amin("amin", &a, Axes::Of(&[0, 1]), false), P::Index, "amin(): Expected reduction dim 1 to have non-zero size.");
+        refused(argmax(&a, None, false), P::Index, "argmax(): Expected reduction dim to be specified for input.numel() == 0.");
+        refused(max_dim(&a, 1, false).map(|r| r.0), P::Index, "max(): Expected reduction dim 1 to have non-zero size.");
+        refused(aminmax(&a, None, false).map(|r| r.0), P::Runtime, "aminmax(): cannot compute aminmax over an empty dimension");
+        refused(norm(&a, -1.0, Axes::All, false, DType::Float32), P::Runtime, "cannot compute the -1 norm on");
+        refused(mean(&array(&[2], DType::Int32, &[1.0, 2.0]), Axes::All, false, DType::Int32), P::Runtime, "could not infer output dtype");
+        let ints = array(&[2], DType::Int64, &[1.0, 2.0]);
+        refused(norm(&ints, 2.0, Axes::All, false, DType::Float32), P::Runtime, "Expected a floating point or complex tensor");
+        refused(var_mean(&ints, Axes::All, false, 1.0, false).map(|r| r.0), P::Runtime, "only support floating point");
+        let one = |c| var_mean(&array(&[3], DType::Float32, &[1.0, 2.0, 4.0]), Axes::All, false, c, false).unwrap().0.item().to_f64();
+        assert!(one(4.0) == f64::INFINITY && (one(0.5) - 14.0 / 7.5).abs() < 1e-6);
+    }
+    #[test]
+    fn integers_wrap_and_casts_come_first() {
+        let a = array(&[2], DType::Int64, &[100.0, 100.0]);
+        assert_eq!(sum(&a, Axes::All, false, DType::Int8).unwrap().item(), Scalar::Int(-56));
+        let f = array(&[2], DType::Float32, &[1.7, 1.7]);
+        assert_eq!(sum(&f, Axes::All, false, DType::Int64).unwrap().item(), Scalar::Int(2));
+        let b = array(&[2], DType::Int64, &[1.0, -1.0]);
+        assert_eq!(sum(&b, Axes::All, false, DType::Bool).unwrap().item(), Scalar::Bool(true));
+        let big = Array::from_slice(&[2], &[i64::MAX, 1]).unwrap();
+        assert_eq!(sum(&big, Axes::All, false, DType::Int64).unwrap().item(), Scalar::Int(i64::MIN));
+        assert_eq!(amax("amax", &big, Axes::All, false).unwrap().item(), Scalar::Int(i64::MAX));
+    }
+    #[test]
+    fn long_sums_keep_seven_digits() {
+        let n = 1 << 22;
+        let v = vec![0.1f32; n];
+        let want = 0.1f32 as f64 * n as f64;
+        for shape in [&[n][..], &[n / 4, 4], &[4, n / 4], &[2048, n / 2048]] {
+            let a = Array::from_slice(shape, &v).unwrap();
+            let far = |r: Array, want: f64| r.to_vec().iter().fold(0.0, |m: f64, v| m.max((v / want - 1.0).abs()));
+            assert!(far(sum(&a, Axes::All, false, DType::Float32).unwrap(), want) < 1e-6, "{shape:?}");
+            assert!(far(sum(&a, Axes::Of(&[0]), false, DType::Float32).unwrap(), want / (n / shape[0]) as f64) < 1e-6, "{shape:?}");
+        }
+        let far: Vec<f32> = (0..100_000).map(|i| 1000.0 + (i % 7) as f32).collect();
+        let a = Array::from_slice(&[far.len()], &far).unwrap();
+        let mean = far.iter().map(|&v| v as f64).sum::<f64>() / far.len() as f64;
+        let var = far.iter().map(|&v| (v as f64 - mean).powi(2)).sum::<f64>() / far.len() as f64;
+        assert!((var_mean(&a, Axes::All, false, 0.0, false).unwrap().0.item().to_f64() / var - 1.0).abs() < 1e-6);
+    }
+    #[test]
+    fn every_instruction_set_gives_the_same_bits() {
+        use crate::kernels::simd::{Level, limit};
+        let v: Vec<f32> = (0..70_000u32).map(|i| (i.wrapping_mul(2654435761) >> 8) as f32 * 1e-7 - 0.8).collect();
+        let a = Array::from_slice(&[70, 1000], &v).unwrap();
+        let run = |level| {
+            limit(level);
+            let mut all = Vec::new();
+            for dims in [&[0][..], &[1], &[0, 1]] {
+                all.push(sum(&a, Axes::Of(dims), false, DType::Float32).unwrap().to_vec());
+                all.push(var_mean(&a, Axes::Of(dims), false, 1.0, false).unwrap().0.to_vec());
+                all.push(prod(&a, Axes::Of(dims), false, DType::Float32).unwrap().to_vec());
+            }
+            limit(None);
+            all
+        };
+        let best = run(None);
+        for level in [Level::Plain, Level::Avx2] {
+            assert_eq!(run(Some(level)), best, "{level:?}");
+        }
     }
 }

@@ -175,12 +175,13 @@ impl<'py> FromArg<'py> for i64 {
 impl<'py> FromArg<'py> for Scalar {
     const KIND: Kind = kind("Number", "Number");
     fn from_arg(v: Values<'py>) -> Result<Self, Refused> {
+        let strict = v.how().strict;
         let v = v.one();
         if let Some(s) = scalar(v)? {
             return Ok(s);
         }
         // A 0-d tensor that takes no part in autograd stands for its number, as in torch.
-        if let Ok(t) = v.cast::<super::PyTensor>() {
+        if !strict && let Ok(t) = v.cast::<super::PyTensor>() {
             let t = t.get().tensor();
             if t.ndim() == 0 && !t.requires_grad() {
                 return Ok(t.item());
@@ -286,7 +287,7 @@ impl<'py, T: FromArg<'py>> FromArg<'py> for Option<T> {
 /// A list or tuple whose elements are of one kind.
 fn list<'py, T>(v: Values<'py>, f: impl Fn(Values<'_>) -> Result<T, Refused>) -> Result<Vec<T>, Refused> {
     let o = v.one();
-    let each = |(i, x): (usize, Bound<'_, PyAny>)| Values::with_one(&x, v.lax(), |v| f(v)).map_err(|e| at(e, i, &x));
+    let each = |(i, x): (usize, Bound<'_, PyAny>)| Values::with_one(&x, v.how(), |v| f(v)).map_err(|e| at(e, i, &x));
     if let Ok(t) = o.cast::<PyTuple>() {
         t.iter().enumerate().map(each).collect()
     } else if let Ok(l) = o.cast::<PyList>() {
@@ -308,9 +309,8 @@ impl<'py> FromArg<'py> for Operands {
         if v.len() == 1 && !matches!(v.tensor(), Look::Plain(_) | Look::Special) {
             return Vec::from_arg(v).map(Operands);
         }
-        let each = |(i, x): (usize, Borrowed<'py, 'py, PyAny>)| {
-            Values::with_one(&x, v.lax(), |v| Tensor::from_arg(v)).map_err(|e| at(e, i, &x))
-        };
+        let each =
+            |(i, x): (usize, Borrowed<'py, 'py, PyAny>)| Values::with_one(&x, v.how(), |v| Tensor::from_arg(v)).map_err(|e| at(e, i, &x));
         v.iter().enumerate().map(each).collect::<Result<_, _>>().map(Operands)
     }
 }

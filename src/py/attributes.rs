@@ -8,10 +8,12 @@ use super::tensor::{PyTensor, wrap, wrap_as, wrap_held};
 use crate::array::Array;
 use crate::engine::{self, Request};
 use crate::layout::{is_contiguous, is_dense};
+use crate::ops::macros::function;
 use crate::tape::record::before_write;
 use crate::tape::tensor::Held;
 use crate::tape::{Tensor, mode};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
+use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::types::{PyTuple, PyType};
 
@@ -23,6 +25,11 @@ fn tensor_of<'a>(o: &'a Bound<'_, PyAny>, what: &str) -> PyResult<&'a Tensor> {
         Ok(t) => Ok(t.get().tensor()),
         Err(_) => Err(PyTypeError::new_err(format!("{what} must be a Tensor, not {}", o.get_type().name()?))),
     }
+}
+/// Pickling and copying are written in Python (`serialization.pickles`).
+fn pickles<'py>(slf: &Bound<'py, PyTensor>, name: &str, with: impl IntoPyObjectExt<'py>) -> PyResult<Bound<'py, PyAny>> {
+    let py = slf.py();
+    py.import("stowgrad.serialization.pickles")?.getattr(name)?.call1((slf, with.into_bound_py_any(py)?))
 }
 #[pymethods]
 impl PyTensor {
@@ -412,9 +419,39 @@ impl PyTensor {
         slf
     }
     #[getter]
+    fn device(&self) -> super::dtype::PyDevice {
+        super::dtype::PyDevice::CPU
+    }
+    #[getter]
+    fn layout<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        py.import(pyo3::intern!(py, "stowgrad._C"))?.getattr(pyo3::intern!(py, "strided"))
+    }
+    fn is_pinned(&self) -> bool {
+        false
+    }
+    /// The tensor itself: memory shared between processes is not made here.
+    fn share_memory_(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+    fn __repr__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let py = slf.py();
+        py.import(pyo3::intern!(py, "stowgrad._tensor_str"))?.getattr(pyo3::intern!(py, "_str"))?.call1((slf,))
+    }
+    fn __reduce_ex__<'py>(slf: &Bound<'py, Self>, protocol: i64) -> PyResult<Bound<'py, PyAny>> {
+        pickles(slf, "_reduce_tensor", protocol)
+    }
+    fn __deepcopy__<'py>(slf: &Bound<'py, Self>, memo: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        pickles(slf, "_deepcopy_tensor", memo)
+    }
+    #[getter]
     fn name(&self) -> Option<String> {
         None
     }
 }
 macro_rules! constants { ($($name:ident)*) => { #[pymethods] impl PyTensor { $(#[getter] fn $name(&self) -> bool { false })* #[getter] fn is_cpu(&self) -> bool { true } } } }
 constants! { is_cuda is_sparse is_sparse_csr is_quantized is_meta is_mkldnn is_mps is_nested is_xla is_xpu is_vulkan is_ipu is_mtia is_maia }
+function! {
+    /// Number of the device a tensor is on: -1, the CPU.
+    fn get_device(self_) -> i64;
+    { let _ = self_; Ok(-1) }
+}

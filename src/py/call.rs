@@ -4,17 +4,18 @@
 //! Safety rests on what CPython promises for METH_FASTCALL|METH_KEYWORDS: `args` holds `n` positional values followed by one per name in
 //! `kwnames` (a tuple of str, or null), all borrowed for the length of the call; the interpreter is attached. `Args` never outlives it.
 #![allow(unsafe_code)]
-use super::PyTensor;
 use super::arg::{FromArg, Refused, TensorArg};
 use super::entry::{self, Entry, Exposed, Fail};
 use super::ret::Ret;
 use super::special;
+use super::{PyTensor, Wrapper};
 use crate::dtype::Scalar;
 use crate::tape::{How, Tensor};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::ffi::{self, Py_ssize_t, PyObject, PyTypeObject};
 use pyo3::prelude::*;
 use pyo3::type_object::PyTypeInfo;
+use pyo3::types::PyType;
 use std::ffi::CString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicPtr, Ordering::*};
@@ -60,9 +61,17 @@ impl Style {
     }
 }
 
-/// The class `Tensor`, and the subclass that counts as plain (`nn.Parameter`), by address.
+/// The class `Tensor`, and the subclass that counts as plain (`nn.Parameter`), by address; and the two as `is_plain` compares them.
 static TENSOR: AtomicPtr<PyTypeObject> = AtomicPtr::new(std::ptr::null_mut());
+static PARAMETER: AtomicPtr<PyTypeObject> = AtomicPtr::new(std::ptr::null_mut());
+static PLAIN_TENSOR: AtomicPtr<PyTypeObject> = AtomicPtr::new(std::ptr::null_mut());
 static PLAIN: AtomicPtr<PyTypeObject> = AtomicPtr::new(std::ptr::null_mut());
+/// While somebody wants to see every call, no tensor is plain.
+pub fn set_plain(on: bool) {
+    let class = TENSOR.load(Relaxed);
+    PLAIN_TENSOR.store(if on { class } else { std::ptr::null_mut() }, Relaxed);
+    PLAIN.store(if on { PARAMETER.load(Relaxed) } else { std::ptr::null_mut() }, Relaxed);
+}
 /// Is `o` an object of the class `Tensor` itself, or of the subclass that counts as plain?
 ///
 /// # Safety
@@ -71,7 +80,7 @@ static PLAIN: AtomicPtr<PyTypeObject> = AtomicPtr::new(std::ptr::null_mut());
 unsafe fn is_plain(o: *mut PyObject) -> bool {
     // SAFETY: live.
     let ty = unsafe { ffi::Py_TYPE(o) };
-    ty == TENSOR.load(Relaxed) || ty == PLAIN.load(Relaxed)
+    ty == PLAIN_TENSOR.load(Relaxed) || ty == PLAIN.load(Relaxed)
 }
 /// What a value is, to one who wants a tensor.
 pub enum Look<'py> {
@@ -108,6 +117,15 @@ pub fn exact_number(o: Borrowed<'_, '_, PyAny>) -> Option<Scalar> {
         (ffi::PyBool_Check(p) != 0).then(|| Scalar::Bool(p == ffi::Py_True()))
     }
 }
+/// Start, stop and step of a slice, with Python's limits where one is absent.
+pub fn unpack_slice(s: &Bound<'_, pyo3::types::PySlice>) -> PyResult<(i64, i64, i64)> {
+    let (mut start, mut stop, mut step) = (0, 0, 0);
+    // SAFETY: a slice, and three places to write to.
+    match unsafe { ffi::PySlice_Unpack(s.as_ptr(), &mut start, &mut stop, &mut step) } {
+        0 => Ok((start as i64, stop as i64, step as i64)),
+        _ => Err(PyErr::fetch(s.py())),
+    }
+}
 /// The values of one call as CPython handed them over. `this` is null for a free function.
 pub struct Given<'py> {
     pub py: Python<'py>,
@@ -116,8 +134,15 @@ pub struct Given<'py> {
     n: usize,
     names: *mut PyObject,
     named: usize,
-    /// Subclasses of Tensor are taken as tensors.
-    lax: bool,
+    how: Taking,
+}
+/// How values are taken.
+#[derive(Clone, Copy, Default)]
+pub struct Taking {
+    /// Subclasses of Tensor as tensors.
+    pub lax: bool,
+    /// 0-d tensors not as numbers: overloads that take tensors come first.
+    pub strict: bool,
 }
 impl<'py> Given<'py> {
     pub fn keyword(&self, k: usize) -> &str {
@@ -155,7 +180,7 @@ pub struct Values<'py> {
     py: Python<'py>,
     at: *const *mut PyObject,
     len: u32,
-    lax: bool,
+    how: Taking,
 }
 #[allow(clippy::len_without_is_empty, reason = "never empty")]
 impl<'py> Values<'py> {
@@ -163,8 +188,8 @@ impl<'py> Values<'py> {
     pub fn len(self) -> usize {
         self.len as usize
     }
-    pub fn lax(self) -> bool {
-        self.lax
+    pub fn how(self) -> Taking {
+        self.how
     }
     #[inline]
     pub fn one(self) -> Borrowed<'py, 'py, PyAny> {
@@ -187,15 +212,15 @@ impl<'py> Values<'py> {
     #[cold]
     fn other(self, o: Borrowed<'py, 'py, PyAny>) -> Look<'py> {
         match o.cast::<PyTensor>() {
-            Ok(t) if self.lax || !special::has_a_say(&o.get_type()) => Look::Plain(t.get().tensor()),
+            Ok(t) if self.how.lax || !special::has_a_say(&o.get_type()) => Look::Plain(t.get().tensor()),
             Ok(_) => Look::Special,
             Err(_) => Look::Other,
         }
     }
     /// Runs `f` on one object as a value.
-    pub fn with_one<R>(o: &Bound<'_, PyAny>, lax: bool, f: impl FnOnce(Values<'_>) -> R) -> R {
+    pub fn with_one<R>(o: &Bound<'_, PyAny>, how: Taking, f: impl FnOnce(Values<'_>) -> R) -> R {
         let at = o.as_ptr();
-        f(Values { py: o.py(), at: &raw const at, len: 1, lax })
+        f(Values { py: o.py(), at: &raw const at, len: 1, how })
     }
 }
 pub const MOST: usize = 20;
@@ -205,13 +230,13 @@ pub struct Args<'py> {
     slots: [*const *mut PyObject; MOST],
     /// The parameter that takes several values, and how many.
     many: (u32, u32),
-    lax: bool,
+    how: Taking,
 }
 impl<'py> Args<'py> {
     #[inline]
     fn values(&self, i: usize) -> Values<'py> {
         debug_assert!(!self.slots[i].is_null());
-        Values { py: self.py, at: self.slots[i], len: if self.many.0 as usize == i { self.many.1 } else { 1 }, lax: self.lax }
+        Values { py: self.py, at: self.slots[i], len: if self.many.0 as usize == i { self.many.1 } else { 1 }, how: self.how }
     }
     /// A parameter without default: `bind` has seen that it is there.
     #[inline]
@@ -234,8 +259,8 @@ fn refused(e: Refused, i: usize) -> Fail {
 }
 /// Gives each value its parameter. Returns the slots and the value of `out=`.
 #[inline]
-fn bind<'py>(e: &Entry, style: Style, g: &'py Given<'py>) -> Result<(Args<'py>, Option<Values<'py>>), Fail> {
-    let mut a = Args { py: g.py, slots: [std::ptr::null(); MOST], many: (u32::MAX, 1), lax: g.lax };
+fn bind<'py>(e: &Entry, style: Style, g: &'py Given<'py>, how: Taking) -> Result<(Args<'py>, Option<Values<'py>>), Fail> {
+    let mut a = Args { py: g.py, slots: [std::ptr::null(); MOST], many: (u32::MAX, 1), how };
     let (mut i, mut out) = (0, None);
     if !g.this.is_null() {
         a.slots[0] = &raw const g.this;
@@ -264,7 +289,7 @@ fn bind<'py>(e: &Entry, style: Style, g: &'py Given<'py>) -> Result<(Args<'py>, 
             Some(i) if !a.slots[i].is_null() => return Err(Fail::Twice(i)),
             Some(i) => a.slots[i] = at,
             None if name == "out" && style == Style::Function && e.has_out() => {
-                out = Some(Values { py: g.py, at, len: 1, lax: g.lax }).filter(|v| !v.one().is_none())
+                out = Some(Values { py: g.py, at, len: 1, how }).filter(|v| !v.one().is_none())
             }
             None => return Err(Fail::Keyword(name.to_owned())),
         }
@@ -282,8 +307,8 @@ pub enum Answer<'py> {
     New(Ret),
 }
 #[inline]
-fn attempt<'py>(e: &'static Entry, style: Style, g: &'py Given<'py>) -> Result<Answer<'py>, Fail> {
-    let (args, out) = bind(e, style, g)?;
+fn attempt<'py>(e: &'static Entry, style: Style, g: &'py Given<'py>, how: Taking) -> Result<Answer<'py>, Fail> {
+    let (args, out) = bind(e, style, g, how)?;
     if let Some(out) = out {
         let t = match TensorArg::<false>::from_arg(out) {
             Ok(t) => t,
@@ -302,24 +327,27 @@ fn attempt<'py>(e: &'static Entry, style: Style, g: &'py Given<'py>) -> Result<A
     }
     (e.call)(&args, How::Fresh).map(Answer::New)
 }
-/// Runs the overloads in order.
+/// Runs the overloads in order: first as their types say, then with 0-d tensors for numbers.
+#[inline]
 pub fn run<'py>(first: &'static Entry, style: Style, g: &'py Given<'py>) -> Result<Answer<'py>, Fail> {
     if first.next.get().is_none() {
-        return attempt(first, style, g);
+        return attempt(first, style, g, g.how);
     }
     let mut last = Fail::Missing;
-    for e in first.overloads().filter(|e| e.serves(style)) {
-        match attempt(e, style, g) {
-            Err(f @ (Fail::Op(_) | Fail::Special)) => return Err(f),
-            Err(f) => last = f,
-            ok => return ok,
+    for strict in [true, false] {
+        for e in first.overloads().filter(|e| e.serves(style)) {
+            match attempt(e, style, g, Taking { strict, ..g.how }) {
+                Err(f @ (Fail::Op(_) | Fail::Special)) => return Err(f),
+                Err(f) => last = f,
+                ok => return ok,
+            }
         }
     }
     Err(last)
 }
 /// As `run`, with every tensor taken as plain.
 pub fn run_lax<'py>(first: &'static Entry, style: Style, g: &Given<'py>) -> PyResult<Answer<'py>> {
-    let lax = Given { lax: true, ..*g };
+    let lax = Given { how: Taking { lax: true, strict: false }, ..*g };
     match run(first, style, &lax) {
         // The lifetime of an answer is the interpreter's, not that of the borrowed values.
         Ok(Answer::Given(o)) => Ok(Answer::Given(o.unbind().into_bound(g.py))),
@@ -344,6 +372,9 @@ pub fn type_name(v: Borrowed<'_, '_, PyAny>) -> String {
 }
 #[inline]
 fn call<'py>(e: &'static Entry, style: Style, g: &Given<'py>) -> PyResult<Bound<'py, PyAny>> {
+    if PLAIN_TENSOR.load(Relaxed).is_null() && special::mode_waits() {
+        return special::call(e, style, g);
+    }
     match run(e, style, g) {
         Ok(Answer::New(Ret::Tensor(t))) => Ok(super::wrap(g.py, t)?.into_any()),
         Ok(Answer::New(r)) => finish(e, r, g.py),
@@ -364,14 +395,27 @@ pub fn by_name<'py>(name: &'static str, style: Style, x: &[&Bound<'py, PyAny>]) 
     let skip = style.method() as usize;
     let this = if skip == 1 { all[0] } else { std::ptr::null_mut() };
     // The values are borrowed from `x` for the length of this call.
-    let g =
-        Given { py: x[0].py(), this, args: all[skip..].as_ptr(), n: all.len() - skip, names: std::ptr::null_mut(), named: 0, lax: false };
+    let g = Given {
+        py: x[0].py(),
+        this,
+        args: all[skip..].as_ptr(),
+        n: all.len() - skip,
+        names: std::ptr::null_mut(),
+        named: 0,
+        how: Taking::default(),
+    };
     call(e, style, &g)
 }
 /// A result as an object: the named tuple that the entry asks for, else what its kind gives.
 pub fn finish<'py>(e: &'static Entry, r: Ret, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-    let _ = e;
-    r.wrap(py)
+    r.wrap(py, e, &|t| Ok(super::wrap(py, t)?.into_any()))
+}
+/// As `finish`, with new tensors as instances of `class`.
+pub fn finish_as<'py>(e: &'static Entry, r: Ret, py: Python<'py>, class: &Bound<'py, PyType>) -> PyResult<Bound<'py, PyAny>> {
+    r.wrap(py, e, &|t| match Wrapper::of(&t) {
+        Some(w) => special::converted(w.object().bind(py).as_any(), class),
+        None => super::tensor::wrap_as(class, t),
+    })
 }
 unsafe fn enter(
     e: &'static Entry,
@@ -383,7 +427,7 @@ unsafe fn enter(
 ) -> *mut PyObject {
     // SAFETY: CPython calls attached; `kw` is null or a tuple that outlives the call.
     let (py, named) = unsafe { (Python::assume_attached(), if kw.is_null() { 0 } else { ffi::PyTuple_GET_SIZE(kw) as usize }) };
-    let g = Given { py, this, args, n: n as usize, names: kw, named, lax: false };
+    let g = Given { py, this, args, n: n as usize, names: kw, named, how: Taking::default() };
     match catch_unwind(AssertUnwindSafe(|| call(e, style, &g)))
         .unwrap_or_else(|_| Err(PyRuntimeError::new_err(format!("{}(): internal error: the op panicked (a bug in this library)", e.name))))
     {
@@ -410,7 +454,7 @@ fn add_function(m: &Bound<'_, PyModule>, name: &str, doc: &str, f: Fast) -> PyRe
     let f = unsafe { Bound::from_owned_ptr_or_err(m.py(), ffi::PyCFunction_NewEx(define(name, doc, f)?, m.as_ptr(), m.name()?.as_ptr()))? };
     m.add(name, f)
 }
-fn add_method(class: &Bound<'_, pyo3::types::PyType>, name: &str, doc: &str, f: Fast) -> PyResult<()> {
+fn add_method(class: &Bound<'_, PyType>, name: &str, doc: &str, f: Fast) -> PyResult<()> {
     // SAFETY: as `add_function`.
     let d = unsafe { Bound::from_owned_ptr_or_err(class.py(), ffi::PyDescr_NewMethod(class.as_type_ptr(), define(name, doc, f)?))? };
     class.setattr(name, d)
@@ -419,6 +463,8 @@ fn add_method(class: &Bound<'_, pyo3::types::PyType>, name: &str, doc: &str, f: 
 pub fn install(m: &Bound<'_, PyModule>) -> PyResult<()> {
     let class = m.py().get_type::<PyTensor>();
     TENSOR.store(PyTensor::type_object_raw(m.py()), Relaxed);
+    set_plain(true);
+    m.add_function(wrap_pyfunction!(_register_parameter_class, m)?)?;
     for e in entry::link() {
         let on = e.on_any();
         if on.function {
@@ -460,12 +506,13 @@ fn submodule<'py>(m: &Bound<'py, PyModule>, name: &str) -> PyResult<Bound<'py, P
     Ok(sub)
 }
 #[pyfunction]
-fn _register_parameter_class(cls: &Bound<'_, pyo3::types::PyType>) -> PyResult<()> {
+fn _register_parameter_class(cls: &Bound<'_, PyType>) -> PyResult<()> {
     if !cls.is_subclass_of::<PyTensor>()? {
         return Err(PyTypeError::new_err("a parameter class is a subclass of Tensor"));
     }
     // The class must outlive the pointer.
     std::mem::forget(cls.clone());
-    PLAIN.store(cls.as_type_ptr(), Relaxed);
+    PARAMETER.store(cls.as_type_ptr(), Relaxed);
+    set_plain(true);
     Ok(())
 }

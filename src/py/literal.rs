@@ -8,14 +8,14 @@ use crate::array::{Array, Fresh};
 use crate::dtype::{DType, Element, Scalar, default_dtype, for_dtype, join};
 use crate::error::{Result, bail, err};
 use crate::kernels::pointwise;
-use crate::layout::Dims;
+use crate::layout::{Dims, given_size};
 use crate::ops;
 use crate::ops::macros::function;
 use crate::tape::Tensor;
 use ::numpy::PyUntypedArrayMethods;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyBytes, PyFloat, PyInt, PyList, PySequence, PyString, PyTuple};
+use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PySequence, PyString, PyTuple};
 use smallvec::SmallVec;
 
 /// The elements of nested sequences in row-major order, and what type they would have together.
@@ -304,6 +304,33 @@ function! {
             Ok(t)
         })
     }
+}
+/// torch's old constructor: sizes give a tensor of unspecified content, a sequence its elements, a tensor an alias; the default dtype.
+pub fn legacy(args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> Result<Tensor> {
+    for (key, value) in kwargs.into_iter().flatten() {
+        match key.extract::<String>()?.as_str() {
+            "device" => PyDevice::of(value.as_borrowed())
+                .unwrap_or_else(|| Err(err!(Type, "Tensor(): argument 'device' must be a device")))?
+                .check()?,
+            "data" if args.is_empty() => return legacy(&PyTuple::new(value.py(), [value])?, None),
+            k => bail!(Type, "Tensor(): unexpected keyword argument '{k}'"),
+        }
+    }
+    let empty = |size: &[i64]| Ok(Tensor::new(Array::empty(given_size("Tensor", size)?, default_dtype())?));
+    let Ok(first) = args.get_item(0) else { return empty(&[0]) };
+    if let Some(t) = tensor_of(first.as_borrowed()).filter(|_| args.len() == 1) {
+        return Ok(t.detach());
+    }
+    if args.len() == 1 && first.is_instance(super::size::class(args.py())?)? {
+        return empty(&first.extract::<Vec<i64>>()?);
+    }
+    if let Ok(size) = args.extract::<Vec<i64>>() {
+        return empty(&size);
+    }
+    if args.len() == 1 && (first.is_instance_of::<PySequence>() || ndarray(&first).is_some()) {
+        return Ok(Tensor::new(array_of(&first, Some(default_dtype()))?));
+    }
+    bail!(Type, "new(): data must be a sequence (got {})", type_name(first.as_borrowed()))
 }
 function! {
     /// A tensor of the dtype of `self`, unless another is given, with a copy of `data`.

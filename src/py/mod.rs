@@ -11,8 +11,10 @@ pub mod frame;
 pub mod function;
 pub mod graph;
 pub mod hooks;
+pub mod index;
 pub mod keeper;
 pub mod literal;
+pub mod named;
 pub mod node;
 pub mod number;
 pub mod random;
@@ -61,7 +63,10 @@ mod _C {
     use super::*;
     #[pymodule_init]
     fn init(m: &Bound<'_, PyModule>) -> PyResult<()> {
+        tensor::install(m.py())?;
         call::install(m)?;
+        special::install(m)?;
+        named::install(m)?;
         dtype::install(m)?;
         convert::install(m)?;
         random::install(m)?;

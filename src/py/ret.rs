@@ -1,7 +1,8 @@
 //! What an op may return to Python, and how each kind of result becomes an object.
 use super::dtype::PyDType;
+use super::entry::Entry;
+use super::named::named;
 use super::size::new_size;
-use super::tensor::wrap;
 use crate::dtype::{DType, Scalar};
 use crate::layout::Dims;
 use crate::ops::{Ints, Sizes, Tensors};
@@ -16,7 +17,6 @@ pub enum Ret {
     Tensor(Tensor),
     /// Several outputs: a tuple, or a named one where the entry says so.
     Tuple(Vec<Ret>),
-    List(Vec<Ret>),
     Number(Scalar),
     DType(DType),
     Size(SmallVec<[i64; 4]>),
@@ -49,13 +49,20 @@ impl<T: Into<Ret>> From<Option<T>> for Ret {
         v.map_or(Ret::None, T::into)
     }
 }
+/// How a tensor becomes an object.
+pub type Wrap<'a, 'py> = &'a dyn Fn(Tensor) -> PyResult<Bound<'py, PyAny>>;
 impl Ret {
-    pub fn wrap<'py>(self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+    pub fn wrap<'py>(self, py: Python<'py>, e: &'static Entry, each: Wrap<'_, 'py>) -> PyResult<Bound<'py, PyAny>> {
         Ok(match self {
-            Ret::Tensor(t) => wrap(py, t)?.into_any(),
+            Ret::Tensor(t) => each(t)?,
             Ret::None => py.None().into_bound(py),
-            Ret::Tuple(v) => PyTuple::new(py, v.into_iter().map(|r| r.wrap(py)).collect::<PyResult<Vec<_>>>()?)?.into_any(),
-            Ret::List(v) => v.into_iter().map(|r| r.wrap(py)).collect::<PyResult<Vec<_>>>()?.into_bound_py_any(py)?,
+            Ret::Tuple(v) => {
+                let items = v.into_iter().map(|r| r.wrap(py, e, each)).collect::<PyResult<Vec<_>>>()?;
+                match e.named {
+                    Some(name) => named(py, name, e, items)?,
+                    None => PyTuple::new(py, items)?.into_any(),
+                }
+            }
             Ret::Number(s) => number(py, s)?,
             Ret::DType(d) => PyDType::get(py, d).into_any(),
             Ret::Size(s) => new_size(py, s.len(), |i| s[i])?,

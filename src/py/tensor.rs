@@ -8,36 +8,75 @@
 #![allow(unsafe_code)]
 use crate::tape::tensor::Visit;
 use crate::tape::{Held, Node, Tensor};
-use pyo3::exceptions::PyRuntimeError;
+use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::ffi;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple, PyType};
+use std::cell::OnceCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering::*};
 
 #[pyclass(name = "Tensor", module = "stowgrad", frozen, subclass, weakref, dict)]
 pub struct PyTensor {
-    /// None only while the object is being made: a class with a dict is visible to the collector before its contents exist.
-    t: Option<Tensor>,
+    /// Empty only while the object is being made: a class with a dict is visible to the collector before its contents exist.
+    t: OnceCell<Tensor>,
     me: AtomicPtr<()>,
 }
+// SAFETY: `t` is set once, by `alloc`, before anybody else has the object; the collector, which may see it earlier, runs attached on the
+// same thread. From then on it is only read.
+unsafe impl Sync for PyTensor {}
 impl PyTensor {
     #[inline]
     pub fn tensor(&self) -> &Tensor {
-        self.t.as_ref().expect("a tensor object has a tensor once it is made")
-    }
-    /// The content of a wrapper about to be made for `t`; to be followed by `claim`.
-    pub fn holding(t: Tensor) -> PyTensor {
-        PyTensor { t: Some(t), me: AtomicPtr::new(std::ptr::null_mut()) }
+        self.t.get().expect("a tensor object has a tensor once it is made")
     }
 }
 impl Drop for PyTensor {
     fn drop(&mut self) {
-        if let Some(t) = &self.t {
+        if let Some(t) = self.t.get() {
             let me = self.me.load(Acquire);
             let _ = t.imp().wrapper.compare_exchange(me, std::ptr::null_mut(), AcqRel, Relaxed);
         }
     }
+}
+/// A new object of class `class`, which is `Tensor` or a subclass, that holds `t`; to be followed by `claim`. May run a collection, hence
+/// any Python.
+///
+/// Memory from the class's allocator is zero, and a zero object is an empty one: `t` and `me` are null, there is no dict and no weak
+/// reference (`install` looks that this is so). `object.__new__` would make a dict for each object before CPython 3.13.
+///
+/// # Safety
+/// `class` is `Tensor` or a subclass of it.
+#[inline]
+unsafe fn alloc<'py>(py: Python<'py>, class: *mut ffi::PyTypeObject, t: Tensor) -> PyResult<Bound<'py, PyTensor>> {
+    // SAFETY: a class that was made has an allocator; it gives a new reference to an object of that class, or null.
+    unsafe {
+        let make = (*class).tp_alloc.unwrap_unchecked();
+        let obj = Bound::from_owned_ptr_or_err(py, make(class, 0))?.cast_into_unchecked::<PyTensor>();
+        let _ = obj.get().t.set(t);
+        Ok(obj)
+    }
+}
+/// The class itself.
+static CLASS: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(std::ptr::null_mut());
+/// Makes ready what `alloc` relies on.
+pub fn install(py: Python<'_>) -> PyResult<()> {
+    use pyo3::type_object::PyTypeInfo;
+    let class = PyTensor::type_object_raw(py);
+    let probe = Bound::new(py, PyTensor { t: OnceCell::new(), me: AtomicPtr::new(std::ptr::null_mut()) })?;
+    // SAFETY: the object is alive and `tp_basicsize` long; the dict, which may have been made, is left out.
+    let zero = unsafe {
+        let dict = (*class).tp_dictoffset as usize;
+        let bytes = std::slice::from_raw_parts(probe.as_ptr().cast::<u8>(), (*class).tp_basicsize as usize);
+        (size_of::<ffi::PyObject>()..bytes.len()).filter(|i| !(dict..dict + size_of::<usize>()).contains(i)).all(|i| bytes[i] == 0)
+    };
+    assert!(zero, "an empty tensor object is all zeros");
+    // SAFETY: no subclass exists yet that could have inherited another constructor.
+    unsafe { (*class).tp_new = Some(construct) };
+    CLASS.store(class, Release);
+    Ok(())
 }
 /// An owned reference to a tensor's Python object.
 pub struct Wrapper(Py<PyTensor>);
@@ -74,6 +113,7 @@ impl Wrapper {
     }
 }
 /// Makes `obj` the wrapper of its tensor, unless another one is already.
+#[inline]
 fn claim(obj: &Bound<'_, PyTensor>) -> bool {
     let at = obj.as_ptr().cast::<()>();
     obj.get().me.store(at, Release);
@@ -91,7 +131,8 @@ pub fn wrap<'py>(py: Python<'py>, t: Tensor) -> PyResult<Bound<'py, PyTensor>> {
     if let Some(w) = Wrapper::of(&t) {
         return Ok(w.0.into_bound(py));
     }
-    let obj = Bound::new(py, PyTensor::holding(t))?; // may run a collection, hence any Python
+    // SAFETY: the class itself, set when the module was made.
+    let obj = unsafe { alloc(py, CLASS.load(Relaxed), t)? };
     if claim(&obj) {
         return Ok(obj);
     }
@@ -106,35 +147,38 @@ pub fn wrap_held<'py>(py: Python<'py>, h: &Held) -> PyResult<Bound<'py, PyTensor
         Held::Core(t) => wrap(py, t.clone()),
     }
 }
-/// A tensor without a wrapper so far gets one of class `cls`, a subclass of `Tensor`.
-pub fn wrap_as<'py>(cls: &Bound<'py, pyo3::types::PyType>, t: Tensor) -> PyResult<Bound<'py, PyAny>> {
-    let py = cls.py();
+/// A tensor without a wrapper so far gets one of class `cls`, a subclass of `Tensor`, whose `__init__` is not run.
+pub fn wrap_as<'py>(cls: &Bound<'py, PyType>, t: Tensor) -> PyResult<Bound<'py, PyAny>> {
     if !cls.is_subclass_of::<PyTensor>()? {
-        return Err(pyo3::exceptions::PyTypeError::new_err(format!("{} is not a subclass of Tensor", cls.name()?)));
+        return Err(PyTypeError::new_err(format!("{} is not a subclass of Tensor", cls.name()?)));
     }
-    let base = py.get_type::<PyTensor>();
-    if cls.is(&base) {
-        return Ok(wrap(py, t)?.into_any());
-    }
-    PENDING.with(|p| *p.borrow_mut() = Some(t));
-    // `Tensor.__new__` takes the pending tensor; `__init__` of the subclass is not run, as in torch's `_make_subclass`.
-    let made = base.getattr(pyo3::intern!(py, "__new__"))?.call1((cls,));
-    PENDING.with(|p| p.borrow_mut().take());
-    let obj = made?;
-    let typed = obj.cast::<PyTensor>()?;
-    if !claim(typed) {
+    // SAFETY: just checked.
+    let obj = unsafe { alloc(cls.py(), cls.as_type_ptr(), t)? };
+    if !claim(&obj) {
         return Err(PyRuntimeError::new_err("this tensor already has a Python object; detach() it first"));
     }
-    Ok(obj)
+    Ok(obj.into_any())
 }
-thread_local! { static PENDING: std::cell::RefCell<Option<Tensor>> = const { std::cell::RefCell::new(None) }; }
-/// What `wrap_as` left for the constructor.
-pub fn pending() -> Option<Tensor> {
-    PENDING.with(|p| p.borrow_mut().take())
-}
-/// The constructor's result becomes the wrapper of its tensor on the way out (called by `__init__`-less construction).
-pub fn settle(obj: &Bound<'_, PyTensor>) {
-    claim(obj);
+/// `Tensor(..)`, and what a subclass's `super().__new__(cls, ..)` calls: torch's old constructor.
+unsafe extern "C" fn construct(class: *mut ffi::PyTypeObject, args: *mut ffi::PyObject, kwargs: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    // SAFETY: called by the interpreter, attached, with a class that is `Tensor` or a subclass, a tuple, and a dict or null.
+    let (py, class, args, kwargs) = unsafe {
+        let py = Python::assume_attached();
+        (
+            py,
+            Borrowed::from_ptr(py, class.cast()).cast_unchecked::<PyType>(),
+            Borrowed::from_ptr(py, args).cast_unchecked::<PyTuple>(),
+            Borrowed::from_ptr_or_opt(py, kwargs).map(|k| k.cast_unchecked::<PyDict>()),
+        )
+    };
+    let made = catch_unwind(AssertUnwindSafe(|| wrap_as(&class, super::literal::legacy(&args, kwargs.as_deref())?)));
+    match made.unwrap_or_else(|_| Err(PyRuntimeError::new_err("Tensor(): internal error: it panicked (a bug in this library)"))) {
+        Ok(o) => o.into_ptr(),
+        Err(e) => {
+            e.restore(py);
+            std::ptr::null_mut()
+        }
+    }
 }
 
 /// How many nodes one traversal looks into at most: a young collection must not walk a graph of a million nodes.
@@ -230,13 +274,13 @@ fn visit_one(v: Visit<'_>, visit: PyVisit<'_>, left: &mut u32) -> Result<(), PyT
 #[pymethods]
 impl PyTensor {
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        match &self.t {
+        match self.t.get() {
             Some(t) if t.owners() == 1 => visit_tensor(t, visit, &mut { DESCENT }),
             _ => Ok(()),
         }
     }
     fn __clear__(&self) {
-        if let Some(t) = &self.t
+        if let Some(t) = self.t.get()
             && t.owners() == 1
         {
             drop(t.clear());
