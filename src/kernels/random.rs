@@ -746,104 +746,6 @@ pub fn log_normal(g: &mut Generator, shape: Dims, dtype: DType, mean: f64, std: 
         }
     })
 }
-/// Poisson with the rates in `rate` (its shape and, if dense, its layout are the result's). Rates from 10 on by transformed rejection
-/// (Hörmann, "The transformed rejection method for generating Poisson random variables", 1993), smaller ones by a product of uniforms.
-pub fn poisson(g: &mut Generator, rate: &Array) -> Result<Array> {
-    need_float("poisson", rate.dtype)?;
-    let axes = if is_dense(&rate.shape, &rate.strides) { memory_order(rate) } else { (0..rate.ndim()).collect() };
-    let given = rate.view(axes.iter().map(|&i| rate.shape[i]).collect(), axes.iter().map(|&i| rate.strides[i]).collect(), rate.offset).to_vec();
-    if let Some(v) = given.iter().find(|v| v.is_nan() || **v < 0.0) {
-        bail!(Runtime, "poisson(): invalid Poisson rate, expected rate to be non-negative, got {v}");
-    }
-    let drawn: Vec<f64> = given.into_iter().map(|rate| poisson_number(g, rate)).collect();
-    refill_like(rate, |shape| stored(shape, rate.dtype, &drawn))
-}
-fn poisson_number(g: &mut Generator, rate: f64) -> f64 {
-    let mut unit = || {
-        let mut u = [0f64];
-        g.uniforms(&mut u, 0.0, 1.0);
-        u[0]
-    };
-    if rate == 0.0 {
-        return 0.0;
-    }
-    if rate < 10.0 {
-        let (end, mut product, mut n) = ((-rate).exp(), unit(), 0.0);
-        while product > end {
-            product *= unit();
-            n += 1.0;
-        }
-        return n;
-    }
-    let b = 0.931 + 2.53 * rate.sqrt();
-    let a = -0.059 + 0.02483 * b;
-    let inverse_alpha = 1.1239 + 1.1328 / (b - 3.4);
-    let inside = 0.9277 - 3.6224 / (b - 2.0);
-    loop {
-        let (u, v) = (unit() - 0.5, unit());
-        let s = 0.5 - u.abs();
-        let k = ((2.0 * a / s + b) * u + rate + 0.43).floor();
-        if s >= 0.07 && v <= inside {
-            return k;
-        }
-        if k < 0.0 || (s < 0.013 && v > s) {
-            continue;
-        }
-        if v.ln() + inverse_alpha.ln() - (a / (s * s) + b).ln() <= k * rate.ln() - rate - Real::lgamma::<false>(k + 1.0) {
-            return k;
-        }
-    }
-}
-/// Indices of categories, `n` for each row of weights (the last axis). Without replacement (and for a single one) those with the largest
-/// weight over an exponential number, else each where a uniform number falls into the cumulated weights.
-pub fn multinomial(g: &mut Generator, weights: &Array, n: i64, replacement: bool) -> Result<Array> {
-    if !matches!(weights.ndim(), 1 | 2) {
-        bail!(Runtime, "prob_dist must be 1 or 2 dim, got shape {:?}", weights.shape);
-    }
-    if !weights.dtype.is_float() {
-        bail!(Runtime, "multinomial only supports floating-point dtypes for input, got: {}", weights.dtype.torch_name());
-    }
-    let dim = weights.ndim() - 1;
-    let k = weights.shape[dim];
-    if n <= 0 {
-        bail!(Runtime, "cannot sample n_sample <= 0 samples, got {n}");
-    }
-    if k == 0 || k > 1 << 24 {
-        bail!(Runtime, "multinomial(): number of categories must be from 1 to 2^24, got {k}");
-    }
-    if !replacement && n as usize > k {
-        bail!(Runtime, "cannot sample n_sample > prob_dist.size(-1) samples without replacement: {n} of {k}");
-    }
-    let all = weights.to_vec();
-    if all.iter().any(|v| !v.is_finite() || *v < 0.0) {
-        bail!(Runtime, "probability tensor contains either `inf`, `nan` or element < 0");
-    }
-    if all.chunks(k).any(|row| row.iter().sum::<f64>() <= 0.0) {
-        bail!(Runtime, "invalid multinomial distribution (sum of probabilities <= 0)");
-    }
-    let n = n as usize;
-    let shape = weights.shape.with(|s| s[dim] = n);
-    if !replacement || n == 1 {
-        let noise = refill_like(weights, |shape| exponential(g, shape, weights.dtype, 1.0))?;
-        let ratio = super::pointwise::run(super::Out(None), "multinomial", &super::table::Div {}, [weights, &noise])?;
-        return if n == 1 { super::reduce::argmax(&ratio, Some(dim), true) } else { Ok(super::sort::topk(&ratio, n, dim, true)?.1) };
-    }
-    let mut out = Fresh::new(shape, DType::Int64)?;
-    let narrow = |v: f64| for_dtype!(weights.dtype, T => <T as Element>::of(v.into()).scalar().to_f64());
-    for (row, to) in all.chunks(k).zip(out.slice_mut::<i64>().chunks_mut(n)) {
-        // Sums and quotients are rounded to the dtype, as torch has them.
-        let mut sums: Vec<f64> = row.iter().scan(0.0, |sum, v| { *sum = narrow(*sum + v); Some(*sum) }).collect();
-        let total = sums[k - 1];
-        sums.iter_mut().for_each(|v| *v = narrow(*v / total));
-        sums[k - 1] = 1.0;
-        for o in to {
-            let mut u = [0f64];
-            g.uniforms(&mut u, 0.0, 1.0);
-            *o = sums.partition_point(|v| *v < u[0]) as i64;
-        }
-    }
-    Ok(out.done())
-}
 
 /// `n` categories a row, drawn with the probabilities that a row of `p` (one or two dimensions) is in proportion to.
 ///
@@ -913,6 +815,54 @@ fn cumulate<T: Real + Cast<f64>>(terms: impl Iterator<Item = T>) -> Vec<f64> {
     let mut shares: Vec<f64> = sums.into_iter().map(|s| (s / sum).cast()).collect();
     shares.iter_mut().last().into_iter().for_each(|l| *l = 1.0);
     shares
+}
+/// Poisson with the rates in `rate` (its shape and, if dense, its layout are the result's). Rates from 10 on by transformed rejection
+/// (Hörmann, "The transformed rejection method for generating Poisson random variables", 1993), smaller ones by a product of uniforms.
+pub fn poisson(g: &mut Generator, rate: &Array) -> Result<Array> {
+    need_float("poisson", rate.dtype)?;
+    let axes = if is_dense(&rate.shape, &rate.strides) { memory_order(rate) } else { (0..rate.ndim()).collect() };
+    let given = rate.view(axes.iter().map(|&i| rate.shape[i]).collect(), axes.iter().map(|&i| rate.strides[i]).collect(), rate.offset).to_vec();
+    if let Some(v) = given.iter().find(|v| v.is_nan() || **v < 0.0) {
+        bail!(Runtime, "poisson(): invalid Poisson rate, expected rate to be non-negative, got {v}");
+    }
+    let drawn: Vec<f64> = given.into_iter().map(|rate| poisson_number(g, rate)).collect();
+    refill_like(rate, |shape| stored(shape, rate.dtype, &drawn))
+}
+fn poisson_number(g: &mut Generator, rate: f64) -> f64 {
+    let mut unit = || {
+        let mut u = [0f64];
+        g.uniforms(&mut u, 0.0, 1.0);
+        u[0]
+    };
+    if rate == 0.0 {
+        return 0.0;
+    }
+    if rate < 10.0 {
+        let (end, mut product, mut n) = ((-rate).exp(), unit(), 0.0);
+        while product > end {
+            product *= unit();
+            n += 1.0;
+        }
+        return n;
+    }
+    let b = 0.931 + 2.53 * rate.sqrt();
+    let a = -0.059 + 0.02483 * b;
+    let inverse_alpha = 1.1239 + 1.1328 / (b - 3.4);
+    let inside = 0.9277 - 3.6224 / (b - 2.0);
+    loop {
+        let (u, v) = (unit() - 0.5, unit());
+        let s = 0.5 - u.abs();
+        let k = ((2.0 * a / s + b) * u + rate + 0.43).floor();
+        if s >= 0.07 && v <= inside {
+            return k;
+        }
+        if k < 0.0 || (s < 0.013 && v > s) {
+            continue;
+        }
+        if v.ln() + inverse_alpha.ln() - (a / (s * s) + b).ln() <= k * rate.ln() - rate - Real::lgamma::<false>(k + 1.0) {
+            return k;
+        }
+    }
 }
 
 #[cfg(test)]

@@ -70,10 +70,7 @@ op! {
     /// Ones with the probabilities in `p`, and zeros, in place of the elements.
     BernoulliBackward1 = fn bernoulli_tensor(self_, p; generator: Option<RandomSource>);
     on [private];
-    forward(_out) {
-        let p = p.view(self_.shape, crate::layout::expand(&p.shape, &p.strides, &crate::layout::broadcast("bernoulli_", &self_.shape, &p.shape)?), p.offset);
-        draw(generator, |g| random::bernoulli_each(g, &p, self_.dtype))
-    };
+    forward(_out) draw(generator, |g| random::bernoulli_like(g, self_, p));
     grad(g, cx) {
         self_ uses [] => zeros_of(g),
         p uses [] => zeros(cx.shape(1), cx.dtype(1)),
@@ -214,7 +211,10 @@ function! {
 op! {
     /// Ones with the probabilities in `self`, and zeros.
     BernoulliBackward0 = fn bernoulli(self_; *, generator: Option<RandomSource> = None);
-    forward(_out) draw(generator, |g| random::bernoulli_each(g, self_, self_.dtype));
+    forward(_out) {
+        let to = create::empty_like(self_, self_.dtype)?;
+        draw(generator, |g| random::bernoulli_like(g, &to, self_))
+    };
     grad(g, cx) { self_ uses [] => zeros_of(g) }
 }
 function! {
