@@ -121,6 +121,9 @@ pub fn record(how: How<'_>, info: &'static Info, inputs: Operands<'_>, forward: 
             }
             let mut slots = save_inputs(info, inputs, &lent, &edges, pack.as_ref(), None)?;
             let out = forward(&lent.refs(), Out(None))?;
+            if info.state != 0 {
+                save_state(info, inputs, &lent, &edges, pack.as_ref(), &mut slots)?;
+            }
             if !out.dtype.is_float() {
                 return Ok(finish(info, inputs, out, Edge::None));
             }
@@ -170,12 +173,15 @@ fn save_inputs(
     pack: Option<&Arc<dyn Pack>>,
     overwritten: Option<usize>,
 ) -> Result<Slots> {
-    let mut values: SmallVec<[Value; 2]> = info.saves.iter().map(|_| Value::Empty).collect();
+    // Of a list's slots there are as many as the list has inputs.
+    let there = |s: &&(&str, Source)| !matches!(s.1, Source::Input(i) if i as usize >= inputs.len());
+    let mut values: SmallVec<[Value; 2]> = info.saves.iter().filter(there).map(|_| Value::Empty).collect();
     let mut copy: Option<Array> = None;
     for &slot in info.order {
         let (name, source) = info.saves[slot as usize];
         let Source::Input(i) = source else { continue };
-        let Some(t) = inputs[i as usize].filter(|_| needed(info, edges, slot)) else { continue };
+        let given = inputs.get(i as usize).copied().flatten();
+        let Some(t) = given.filter(|_| info.state >> i & 1 == 0 && needed(info, edges, slot)) else { continue };
         let array = lent.get(i as usize);
         values[slot as usize] = if array.number {
             Value::Number(t.clone())
@@ -200,6 +206,27 @@ fn save_outputs(info: &'static Info, edges: &[Edge], pack: Option<&Arc<dyn Pack>
             slots.values[slot as usize] = save(pack, info.op, name, outs[nr as usize], Origin::Output(nr as u32), 0)?;
         }
     }
+    Ok(())
+}
+/// State is saved as the op left it.
+fn save_state(info: &'static Info, inputs: Operands<'_>, lent: &Lent, edges: &[Edge], pack: Option<&Arc<dyn Pack>>, slots: &mut Slots) -> Result<()> {
+    for &slot in info.order {
+        let (name, source) = info.saves[slot as usize];
+        if let Source::Input(i) = source
+            && info.state >> i & 1 == 1
+            && let Some(t) = inputs[i as usize]
+            && needed(info, edges, slot)
+        {
+            slots.values[slot as usize] = save(pack, info.op, name, lent.get(i as usize), Origin::Input(t), i as u32)?;
+        }
+    }
+    Ok(())
+}
+/// Moves what an op declares as its state (running statistics) to a new value.
+pub fn move_state(to: &Array, value: &Array) -> Result<()> {
+    to.before_write()?;
+    pointwise::copy(to, value)?;
+    after_write(to);
     Ok(())
 }
 fn node(op: Box<dyn Backward>, edges: SmallVec<[Edge; 3]>, lent: &Lent, outputs: &[Meta], slots: Slots) -> Arc<Node> {
@@ -395,6 +422,9 @@ pub fn record_many(info: &'static Info, inputs: Operands<'_>, forward: Forwards<
     }
     let mut slots = save_inputs(info, inputs, &lent, &edges, pack.as_ref(), None)?;
     let outs = forward(&lent.refs())?;
+    if info.state != 0 {
+        save_state(info, inputs, &lent, &edges, pack.as_ref(), &mut slots)?;
+    }
     save_outputs(info, &edges, pack.as_ref(), &outs.iter().collect::<SmallVec<[&Array; 4]>>(), &mut slots)?;
     if outs.is_empty() {
         return Ok(smallvec![]);
