@@ -7,6 +7,7 @@
 //!   `overload max;`             the Python name, shared by several blocks that are tried in their order
 //!   `inplace mul_;`             derived in-place version
 //!   `on [function];`            where Python sees it: `function`, `method`, `nn` (only in `_C._nn`); default function and method
+//!   `order [self_, dim, index];`  the parameters as Python has them, where that is not inputs first
 //!   `view;`                     the output is a view of the first input
 //!   `state [running_mean];`     inputs that are state: read, never differentiated
 //!   `notes { self_sym_strides: Dims = expr };`  what backward must know of the inputs besides slots; sees them as `&Tensor`, is shown
@@ -110,6 +111,7 @@ macro_rules! op {
         $(overload $python:ident;)?
         $(inplace $inplace:ident;)?
         $(on [$($place:ident),*];)?
+        $(order [$($order:ident),* $(,)?];)?
         $(view $view:tt)?
         $(state [$($state:ident),*];)?
         $(notes { $($note:ident : $nty:ty = $nvalue:expr),* $(,)? };)?
@@ -130,6 +132,7 @@ macro_rules! op {
             #[allow(unused_imports)]
             use $crate::{array::Array, error::Result, kernels::Out, tape::{Attr, Backward, Cx, How, Info, IntoAttr, Node, Tensor}};
             #[derive(Clone)]
+            #[allow(non_camel_case_types)]
             pub struct $node { $($(pub $attr: $ty,)+)? $($(pub $kw: $kty,)+)? $($(pub $note: $nty,)*)? }
             $crate::ops::macros::op_info! {
                 $node, $name, [$($schema)?], [$first $(, $rest)*], [result], 1, 0, [$($($save),*)?], [$($arm [$($use),*])*], $crate::ops::macros::is_there!($($view)?), [$($($state),*)?]
@@ -173,7 +176,7 @@ macro_rules! op {
             #[cfg(feature = "python")]
             $crate::py::entry::expose! {
                 [$($doc),*] $node [$($inplace)?] $name [$($python)?] [$($($place),*)?] [how] run; [$first [$($fkind)?] $(, $rest [$($kind)?])*]
-                [$($($attr: $ty $(= $default)?),+)?] [$($($kw: $kty $(= $kdefault)?),+)?]
+                [$($($attr: $ty $(= $default)?),+)?] [$($($kw: $kty $(= $kdefault)?),+)?] $(order [$($order),*])?
             }
         }
     };
@@ -190,6 +193,8 @@ macro_rules! op_inplace {
 }
 /// As `op!`, with several outputs: `-> [values, indices nondiff]`; outputs named after `hidden` are for backward alone. `forward` gives a
 /// list of arrays; in formulas `g` is `&[Option<Tensor>]`, slots are `Option<Tensor>`, and a formula gives `Result<Option<Tensor>>`.
+/// Where the gradients are found together, `together(g, cx; slot, ..) { input uses [slot], .. } => formula;` stands for `grad`: the slots
+/// named are then functions, `slot()?`, and the formula gives `Result<Vec<Option<Tensor>>>`, one for each input in the order in which they are named.
 /// `named "max"` makes Python return torch's named tuple `return_types.max`.
 macro_rules! op_many {
     (
@@ -200,12 +205,14 @@ macro_rules! op_many {
         $(overload $python:ident;)?
         $(named $named:literal;)?
         $(on [$($place:ident),*];)?
+        $(order [$($order:ident),* $(,)?];)?
         $(view $view:tt)?
         $(state [$($state:ident),*];)?
         forward $forward:expr;
         $(saves [$($save:ident),* $(,)?];)?
         $(shows { $($shown:ident : $value:expr),* $(,)? };)?
-        grad($g:ident, $cx:ident) { $($arm:ident uses [$($use:ident),* $(,)?] => $formula:expr),* $(,)? }
+        $(grad($g:ident, $cx:ident) { $($arm:ident uses [$($use:ident),* $(,)?] => $formula:expr),* $(,)? })?
+        $(together($all_g:ident, $all_cx:ident; $($slot:ident),* $(,)?) { $($of:ident uses [$($of_use:ident),* $(,)?]),* $(,)? } => $all:expr;)?
     ) => {
         $(#[doc = $doc])*
         #[allow(clippy::too_many_arguments)]
@@ -224,7 +231,7 @@ macro_rules! op_many {
             $crate::ops::macros::op_info! {
                 $node, $name, [$($schema)?], [$first $(, $rest)*], [$($o,)* $($($nd,)+)? $($($hidden),+)?],
                 <[&str]>::len(&[$(stringify!($o),)* $($(stringify!($nd),)+)?]), 0 $($(| 1 << Output::$nd as u32)+)?,
-                [$($($save),*)?], [$($arm [$($use),*])*], $crate::ops::macros::is_there!($($view)?), [$($($state),*)?]
+                [$($($save),*)?], [$($($arm [$($use),*])*)? $($($of [$($of_use),*])*)?], $crate::ops::macros::is_there!($($view)?), [$($($state),*)?]
             }
             #[allow(clippy::too_many_arguments)]
             pub fn run($first: $crate::ops::macros::input_type!($($fkind)?) $(, $rest: $crate::ops::macros::input_type!($($kind)?))* $($(, $attr: $ty)+)? $($(, $kw: $kty)+)?) -> Result<Tensors> {
@@ -245,26 +252,39 @@ macro_rules! op_many {
             impl Backward for $node {
                 fn info(&self) -> &'static Info { &INFO }
                 #[allow(unused_variables, unused_mut)]
-                fn backward(&self, $g: &[Option<Tensor>], $cx: &Cx<'_>, grads: &mut [Option<Tensor>]) -> Result<()> {
+                fn backward(&self, _g: &[Option<Tensor>], _cx: &Cx<'_>, grads: &mut [Option<Tensor>]) -> Result<()> {
                     let $node { $($($attr,)+)? $($($kw,)+)? } = self;
-                    $(if $cx.needs(Input::$arm as usize) {
-                        $(let $use = &$cx.saved_opt(Slot::$use as usize)?;)*
-                        let grad: Result<Option<Tensor>> = $formula;
-                        grads[Input::$arm as usize] = grad?;
-                    })*
+                    $(
+                        let ($g, $cx) = (_g, _cx);
+                        $(if $cx.needs(Input::$arm as usize) {
+                            $(let $use = &$cx.saved_opt(Slot::$use as usize)?;)*
+                            let grad: Result<Option<Tensor>> = $formula;
+                            grads[Input::$arm as usize] = grad?;
+                        })*
+                    )?
+                    $(
+                        let ($all_g, $all_cx) = (_g, _cx);
+                        $(let $slot = || $all_cx.saved_opt(Slot::$slot as usize);)*
+                        let all: Result<Vec<Option<Tensor>>> = $all;
+                        for (at, grad) in [$(Input::$of as usize),*].into_iter().zip(all?) {
+                            grads[at] = grad;
+                        }
+                    )?
                     Ok(())
                 }
                 #[allow(unused_variables, unused_mut)]
-                fn attrs(&self, $cx: &Node) -> Vec<(&'static str, Attr)> {
+                fn attrs(&self, _node: &Node) -> Vec<(&'static str, Attr)> {
                     #[allow(unused_variables)]
                     let $node { $($($attr,)+)? $($($kw,)+)? } = self;
+                    $(let $cx = _node;)?
+                    $(let $all_cx = _node;)?
                     vec![$($((stringify!($attr), $attr.attr()),)+)? $($((stringify!($kw), $kw.attr()),)+)? $($((stringify!($shown), $value),)*)?]
                 }
             }
             #[cfg(feature = "python")]
             $crate::py::entry::expose! {
                 [$($doc),*] $node [] $name [$($python)?] [$($($place),*)?] [] run; [$first [$($fkind)?] $(, $rest [$($kind)?])*]
-                [$($($attr: $ty $(= $default)?),+)?] [$($($kw: $kty $(= $kdefault)?),+)?] $(named $named)?
+                [$($($attr: $ty $(= $default)?),+)?] [$($($kw: $kty $(= $kdefault)?),+)?] $(named $named)? $(order [$($order),*])?
             }
         }
     };
@@ -277,6 +297,7 @@ macro_rules! function {
         fn $name:ident($($input:ident $(| $kind:ident)?),* $(; $($attr:ident : $ty:ty $(= $default:expr)?),+ $(,)?)? $(; *, $($kw:ident : $kty:ty $(= $kdefault:expr)?),+ $(,)?)?) -> $ret:ty;
         $(overload $python:ident;)?
         $(on [$($place:ident),*];)?
+        $(order [$($order:ident),* $(,)?];)?
         $(named $named:literal;)?
         $body:block
     ) => {
@@ -290,7 +311,7 @@ macro_rules! function {
             pub struct Function;
             $crate::py::entry::expose! {
                 [$($doc),*] Function [] $name [$($python)?] [$($($place),*)?] [] super::$name; [$($input [$($kind)?]),*]
-                [$($($attr: $ty $(= $default)?),+)?] [$($($kw: $kty $(= $kdefault)?),+)?] $(named $named)?
+                [$($($attr: $ty $(= $default)?),+)?] [$($($kw: $kty $(= $kdefault)?),+)?] $(named $named)? $(order [$($order),*])?
             }
         }
     };

@@ -5,10 +5,15 @@ pub mod activation;
 pub mod arith;
 pub mod compare;
 pub mod create;
+pub mod index;
 pub mod join;
 pub mod matmul;
+pub mod norm;
+pub mod random;
 pub mod reduce;
+pub mod scan;
 pub mod shape;
+pub mod softmax;
 pub mod unary;
 pub mod views;
 
@@ -19,10 +24,16 @@ use crate::layout::Dims;
 use crate::tape::{Attr, IntoAttr, Tensor};
 use smallvec::SmallVec;
 use std::cell::RefCell;
-pub use {activation::*, arith::*, compare::*, create::*, join::*, matmul::*, reduce::*, shape::*, unary::*, views::*};
+pub use {activation::*, arith::*, compare::*, create::*, index::*, join::*, matmul::*, norm::*, random::*, reduce::*, scan::*, shape::*, softmax::*, unary::*, views::*};
 
 /// The outputs of an op that has several.
 pub type Tensors = SmallVec<[Tensor; 4]>;
+
+/// What the user asked for in one of two forms.
+pub enum Found {
+    One(Tensor),
+    Many(Tensors),
+}
 
 /// A list of integers given by the user: `dim=1`, `dim=(0, 2)`.
 #[derive(Clone, Debug, Default, PartialEq)]

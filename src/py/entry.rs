@@ -7,11 +7,16 @@ use crate::error::Error;
 use crate::tape::{How, Info};
 use std::sync::OnceLock;
 
+#[derive(Clone, Copy)]
 pub struct Param {
     pub name: &'static str,
     pub kind: Kind,
     pub default: Option<&'static str>,
     pub keyword_only: bool,
+}
+impl Param {
+    /// A place in a list that is being filled.
+    pub const NONE: Param = Param { name: "", kind: super::arg::TENSOR, default: None, keyword_only: false };
 }
 /// Where Python sees an op.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -134,20 +139,28 @@ macro_rules! expose {
     (@some $named:literal) => { Some($named) };
     (@info Function) => { None };
     (@info $node:ident) => { Some(&INFO) };
+    (@at [] $($x:ident)*) => {
+        #[allow(non_camel_case_types, clippy::upper_case_acronyms)]
+        enum At { $($x,)* }
+    };
+    (@at [$($order:ident)+] $($x:ident)*) => { $crate::py::entry::expose! { @at [] $($order)+ } };
     (@get $args:ident, $i:expr) => { $args.get($i)? };
     (@get $args:ident, $i:expr, $default:expr) => { $args.get_or($i, || $default)? };
     ([$($doc:literal),*] $node:ident [$($inplace:ident)?] $name:ident [$($python:ident)?] [$($place:ident),*] [$($how:ident)?] $f:path; [$($input:ident [$($kind:ident)?]),*]
-     [$($attr:ident: $ty:ty $(= $default:expr)?),*] [$($kw:ident: $kty:ty $(= $kdefault:expr)?),*] $(named $named:literal)?) => {
-        #[allow(non_camel_case_types, clippy::upper_case_acronyms)]
-        enum At { $($input,)* $($attr,)* $($kw,)* }
+     [$($attr:ident: $ty:ty $(= $default:expr)?),*] [$($kw:ident: $kty:ty $(= $kdefault:expr)?),*] $(named $named:literal)? $(order [$($order:ident),*])?) => {
+        $crate::py::entry::expose! { @at [$($($order)*)?] $($input)* $($attr)* $($kw)* }
         static ENTRY: $crate::py::entry::Entry = {
             #[allow(unused_imports)]
             use $crate::py::{arg::FromArg, call::{Args, Calls}, entry::{Entry, Param, Places, py_name}, ret::Ret};
-            const PARAMS: &[Param] = &[
-                $(Param { name: py_name(stringify!($input)), kind: $crate::py::entry::expose!(@kind $($kind)?), default: $crate::py::entry::expose!(@absent $($kind)?), keyword_only: false },)*
-                $(Param { name: py_name(stringify!($attr)), kind: <$ty as FromArg>::KIND, default: $crate::py::entry::expose!(@text $($default)?), keyword_only: false },)*
-                $(Param { name: py_name(stringify!($kw)), kind: <$kty as FromArg>::KIND, default: $crate::py::entry::expose!(@text $($kdefault)?), keyword_only: true },)*
-            ];
+            const COUNT: usize = <[&str]>::len(&[$(stringify!($input),)* $(stringify!($attr),)* $(stringify!($kw),)*]);
+            const PARAMS: &[Param] = &{
+                #[allow(unused_mut)]
+                let mut all = [Param::NONE; COUNT];
+                $(all[At::$input as usize] = Param { name: py_name(stringify!($input)), kind: $crate::py::entry::expose!(@kind $($kind)?), default: $crate::py::entry::expose!(@absent $($kind)?), keyword_only: false };)*
+                $(all[At::$attr as usize] = Param { name: py_name(stringify!($attr)), kind: <$ty as FromArg>::KIND, default: $crate::py::entry::expose!(@text $($default)?), keyword_only: false };)*
+                $(all[At::$kw as usize] = Param { name: py_name(stringify!($kw)), kind: <$kty as FromArg>::KIND, default: $crate::py::entry::expose!(@text $($kdefault)?), keyword_only: true };)*
+                all
+            };
             const { assert!(PARAMS.len() <= $crate::py::call::MOST, "too many parameters") };
             Entry {
                 name: $crate::py::entry::raw($crate::py::entry::expose!(@name $name $($python)?)), rust: stringify!($name),

@@ -17,6 +17,7 @@ pub mod literal;
 pub mod named;
 pub mod node;
 pub mod number;
+pub mod random;
 pub mod ret;
 pub mod size;
 pub mod special;
@@ -68,6 +69,7 @@ mod _C {
         named::install(m)?;
         dtype::install(m)?;
         convert::install(m)?;
+        random::install(m)?;
         hooks::install(m)?;
         node::install(m)?;
         graph::install(m)?;

@@ -245,7 +245,8 @@ impl PyNode {
     }
     fn __dir__(&self) -> Vec<String> {
         let mut names: Vec<String> = ["metadata", "name", "next_functions", "register_hook", "register_prehook", "_sequence_nr", "_input_metadata"].map(String::from).into();
-        let saves = self.n.info().saves.iter().map(|(n, _)| *n);
+        let list = self.n.op.list().map(|(n, _)| n);
+        let saves = self.n.info().saves.iter().map(|(n, _)| *n).filter(|n| Some(*n) != list);
         names.extend(saves.flat_map(|n| [format!("_saved_{n}"), format!("_raw_saved_{n}")]));
         names.extend(self.n.op.attrs(&self.n).iter().map(|(n, _)| format!("_saved_{n}")));
         if let Some((n, _)) = self.n.op.list() {

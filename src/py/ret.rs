@@ -5,7 +5,7 @@ use super::named::named;
 use super::size::new_size;
 use crate::dtype::{DType, Scalar};
 use crate::layout::Dims;
-use crate::ops::{Ints, Sizes, Tensors};
+use crate::ops::{Found, Ints, Sizes, Tensors};
 use crate::tape::Tensor;
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
@@ -31,6 +31,7 @@ rets! {
     Vec<Tensor>, v => Ret::Tuple(v.into_iter().map(Ret::Tensor).collect());
     (Tensor, Tensor), v => Ret::Tuple(vec![Ret::Tensor(v.0), Ret::Tensor(v.1)]);
     (Tensor, Tensor, Tensor), v => Ret::Tuple(vec![Ret::Tensor(v.0), Ret::Tensor(v.1), Ret::Tensor(v.2)]);
+    Found, f => match f { Found::One(t) => t.into(), Found::Many(v) => v.into() };
     bool, b => Ret::Number(Scalar::Bool(b));
     i64, i => Ret::Number(Scalar::Int(i));
     usize, i => Ret::Number(Scalar::Int(i as i64));

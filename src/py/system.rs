@@ -71,7 +71,6 @@ fn _registry(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyDict>>> {
     heads
         .iter()
         .flat_map(|e| e.overloads())
-        .into_iter()
         .map(|e| {
             let d = PyDict::new(py);
             d.set_item("name", e.name)?;

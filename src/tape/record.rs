@@ -46,6 +46,42 @@ pub struct Call<'a> {
     pub op: MakeOp<'a>,
 }
 
+/// Who wants to know what recorded ops read (an open checkpoint frame).
+pub trait Reads {
+    fn read(&self, op: &'static str, input: &'static str, a: &Array);
+}
+thread_local! {
+    static READERS: std::cell::RefCell<Vec<Arc<dyn Reads>>> = const { std::cell::RefCell::new(Vec::new()) };
+    static READING: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+pub fn push_reads(r: Arc<dyn Reads>) {
+    READERS.with(|x| x.borrow_mut().push(r));
+    READING.set(true);
+}
+/// Takes the innermost reader off; the caller drops it.
+pub fn pop_reads() -> Option<Arc<dyn Reads>> {
+    let (r, left) = READERS.with(|x| (x.borrow_mut().pop(), x.borrow().len()));
+    READING.set(left > 0);
+    r
+}
+pub fn swap_reads(new: Vec<Arc<dyn Reads>>) -> Vec<Arc<dyn Reads>> {
+    READING.set(!new.is_empty());
+    READERS.with(|x| std::mem::replace(&mut *x.borrow_mut(), new))
+}
+/// Tells the open frames what a recorded op reads: not the target of an in-place op, not declared state, not numbers.
+#[cold]
+fn note_reads(info: &'static Info, lent: &Lent, target: Option<usize>) {
+    let readers = READERS.with(|x| x.borrow().clone());
+    for (i, a) in lent.0.iter().enumerate() {
+        if let Some(a) = a
+            && !a.number
+            && info.state >> i.min(31) & 1 == 0
+            && target != Some(i)
+        {
+            readers.iter().for_each(|r| r.read(info.op, info.inputs.get(i).copied().unwrap_or("tensors"), a));
+        }
+    }
+}
 struct Lent(SmallVec<[Option<Array>; 3]>);
 impl Lent {
     #[inline]
@@ -80,8 +116,14 @@ pub fn record(how: How<'_>, info: &'static Info, inputs: Operands<'_>, forward: 
             let lent = Lent::of(inputs);
             let pack = mode::pack();
             let edges = edges(info, inputs);
+            if READING.get() {
+                note_reads(info, &lent, None);
+            }
             let mut slots = save_inputs(info, inputs, &lent, &edges, pack.as_ref(), None)?;
             let out = forward(&lent.refs(), Out(None))?;
+            if info.state != 0 {
+                save_state(info, inputs, &lent, &edges, pack.as_ref(), &mut slots)?;
+            }
             if !out.dtype.is_float() {
                 return Ok(finish(info, inputs, out, Edge::None));
             }
@@ -131,12 +173,15 @@ fn save_inputs(
     pack: Option<&Arc<dyn Pack>>,
     overwritten: Option<usize>,
 ) -> Result<Slots> {
-    let mut values: SmallVec<[Value; 2]> = info.saves.iter().map(|_| Value::Empty).collect();
+    // Of a list's slots there are as many as the list has inputs.
+    let there = |s: &&(&str, Source)| !matches!(s.1, Source::Input(i) if i as usize >= inputs.len());
+    let mut values: SmallVec<[Value; 2]> = info.saves.iter().filter(there).map(|_| Value::Empty).collect();
     let mut copy: Option<Array> = None;
     for &slot in info.order {
         let (name, source) = info.saves[slot as usize];
         let Source::Input(i) = source else { continue };
-        let Some(t) = inputs[i as usize].filter(|_| needed(info, edges, slot)) else { continue };
+        let given = inputs.get(i as usize).copied().flatten();
+        let Some(t) = given.filter(|_| info.state >> i & 1 == 0 && needed(info, edges, slot)) else { continue };
         let array = lent.get(i as usize);
         values[slot as usize] = if array.number {
             Value::Number(t.clone())
@@ -161,6 +206,27 @@ fn save_outputs(info: &'static Info, edges: &[Edge], pack: Option<&Arc<dyn Pack>
             slots.values[slot as usize] = save(pack, info.op, name, outs[nr as usize], Origin::Output(nr as u32), 0)?;
         }
     }
+    Ok(())
+}
+/// State is saved as the op left it.
+fn save_state(info: &'static Info, inputs: Operands<'_>, lent: &Lent, edges: &[Edge], pack: Option<&Arc<dyn Pack>>, slots: &mut Slots) -> Result<()> {
+    for &slot in info.order {
+        let (name, source) = info.saves[slot as usize];
+        if let Source::Input(i) = source
+            && info.state >> i & 1 == 1
+            && let Some(t) = inputs[i as usize]
+            && needed(info, edges, slot)
+        {
+            slots.values[slot as usize] = save(pack, info.op, name, lent.get(i as usize), Origin::Input(t), i as u32)?;
+        }
+    }
+    Ok(())
+}
+/// Moves what an op declares as its state (running statistics) to a new value.
+pub fn move_state(to: &Array, value: &Array) -> Result<()> {
+    to.before_write()?;
+    pointwise::copy(to, value)?;
+    after_write(to);
     Ok(())
 }
 fn node(op: Box<dyn Backward>, edges: SmallVec<[Edge; 3]>, lent: &Lent, outputs: &[Meta], slots: Slots) -> Arc<Node> {
@@ -281,6 +347,9 @@ fn in_place(graded: bool, info: &'static Info, inputs: Operands<'_>, forward: Fo
     }
     let pack = mode::pack();
     let edges = edges(info, inputs);
+    if READING.get() {
+        note_reads(info, &lent, Some(0));
+    }
     let mut slots = save_inputs(info, inputs, &lent, &edges, pack.as_ref(), Some(0))?;
     before_write(target, to, info.op)?;
     let value = forward(&lent.refs(), Out(Some(to)))?;
@@ -348,8 +417,14 @@ pub fn record_many(info: &'static Info, inputs: Operands<'_>, forward: Forwards<
     }
     let pack = mode::pack();
     let edges = edges(info, inputs);
+    if READING.get() {
+        note_reads(info, &lent, None);
+    }
     let mut slots = save_inputs(info, inputs, &lent, &edges, pack.as_ref(), None)?;
     let outs = forward(&lent.refs())?;
+    if info.state != 0 {
+        save_state(info, inputs, &lent, &edges, pack.as_ref(), &mut slots)?;
+    }
     save_outputs(info, &edges, pack.as_ref(), &outs.iter().collect::<SmallVec<[&Array; 4]>>(), &mut slots)?;
     if outs.is_empty() {
         return Ok(smallvec![]);
