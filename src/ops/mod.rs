@@ -7,6 +7,7 @@ pub mod compare;
 pub mod create;
 pub mod index;
 pub mod join;
+pub mod loss;
 pub mod matmul;
 pub mod norm;
 pub mod random;
@@ -24,7 +25,7 @@ use crate::layout::Dims;
 use crate::tape::{Attr, IntoAttr, Tensor};
 use smallvec::SmallVec;
 use std::cell::RefCell;
-pub use {activation::*, arith::*, compare::*, create::*, index::*, join::*, matmul::*, norm::*, random::*, reduce::*, scan::*, shape::*, softmax::*, unary::*, views::*};
+pub use {activation::*, arith::*, compare::*, create::*, index::*, join::*, loss::*, matmul::*, norm::*, random::*, reduce::*, scan::*, shape::*, softmax::*, unary::*, views::*};
 
 /// The outputs of an op that has several.
 pub type Tensors = SmallVec<[Tensor; 4]>;
