@@ -4,11 +4,13 @@ pub(crate) mod macros;
 pub mod activation;
 pub mod arith;
 pub mod compare;
+pub mod conv;
 pub mod create;
 pub mod index;
 pub mod join;
 pub mod matmul;
 pub mod norm;
+pub mod pool;
 pub mod reduce;
 pub mod scan;
 pub mod shape;
@@ -23,7 +25,7 @@ use crate::layout::Dims;
 use crate::tape::{Attr, IntoAttr, Tensor};
 use smallvec::SmallVec;
 use std::cell::RefCell;
-pub use {activation::*, arith::*, compare::*, create::*, index::*, join::*, matmul::*, norm::*, reduce::*, scan::*, shape::*, softmax::*, unary::*, views::*};
+pub use {activation::*, arith::*, compare::*, conv::*, create::*, index::*, join::*, matmul::*, norm::*, pool::*, reduce::*, scan::*, shape::*, softmax::*, unary::*, views::*};
 
 /// The outputs of an op that has several.
 pub type Tensors = SmallVec<[Tensor; 4]>;
