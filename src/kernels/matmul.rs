@@ -176,13 +176,13 @@ fn blocked<T: Real>(Product { c, beta, a, b, alpha }: Product<T>) {
     }
 }
 /// Code for vectors, compiled for each instruction set.
-trait Job<T: Wide> {
+pub(crate) trait Job<T: Wide> {
     /// # Safety
     /// The machine has the instructions of `V`.
     unsafe fn run<V: Lanes<T = T>>(self);
 }
 /// Runs a job with the widest vectors of this machine.
-fn widest<T: Wide>(job: impl Job<T>) {
+pub(crate) fn widest<T: Wide>(job: impl Job<T>) {
     #[cfg(target_arch = "x86_64")]
     {
         #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma")]
@@ -207,7 +207,7 @@ fn widest<T: Wide>(job: impl Job<T>) {
     unsafe { job.run::<T::Plain>() }
 }
 /// A result computed tile by tile.
-trait Tiles<V> {
+pub(crate) trait Tiles<V> {
     /// Rows `i..i + R` by columns (or vectors of columns) `j..j + C`.
     ///
     /// # Safety
@@ -260,58 +260,74 @@ impl<V: Lanes<T: Wide>> Tiles<V> for Dots<'_, V::T> {
     unsafe fn tile<const R: usize, const C: usize>(&mut self, i: usize, j: usize) {
         let Product { c, beta, a, b, alpha } = &mut self.0;
         // SAFETY: R rows of a and C columns of b lie in their slices (`Mat`), each of k numbers in a row.
-        unsafe {
-            let (x, y) = (a.data.as_ptr().add(i * a.rs), b.data.as_ptr().add(j * b.cs));
-            let mut acc = [[V::zero(); C]; R];
-            let mut q = 0;
-            if R * C == 1 && c.rows * c.cols == 1 {
-                // A single sum would wait for its own additions: four of them. (Not for what a split may leave over: same bits.)
-                let mut four = [acc; 4];
-                while q + 4 * V::N <= a.cols {
-                    for (u, acc) in four.iter_mut().enumerate() {
-                        add_products(acc, (x.add(q + u * V::N), a.rs), (y.add(q + u * V::N), b.cs), V::N);
-                    }
-                    q += 4 * V::N;
-                }
-                acc[0][0] = four[0][0][0].add(four[1][0][0]).add(four[2][0][0].add(four[3][0][0]));
-            }
-            while q + V::N <= a.cols {
-                add_products(&mut acc, (x.add(q), a.rs), (y.add(q), b.cs), V::N);
-                q += V::N;
-            }
-            if q < a.cols {
-                add_products(&mut acc, (x.add(q), a.rs), (y.add(q), b.cs), a.cols - q);
-            }
-            for (r, acc) in acc.into_iter().enumerate() {
-                for (s, acc) in acc.into_iter().enumerate() {
-                    let sum = acc.sum() * *alpha;
-                    let v = &mut c.data[(i + r) * c.rs + j + s];
-                    *v = if *beta == V::T::default() { sum } else { *beta * *v + sum };
-                }
+        let sums = unsafe {
+            let x = std::array::from_fn(|r| a.data.as_ptr().add((i + r) * a.rs));
+            let y = std::array::from_fn(|s| b.data.as_ptr().add((j + s) * b.cs));
+            dot_tile::<V, R, C>(a.cols, x, y, c.rows * c.cols == 1)
+        };
+        for (r, sums) in sums.into_iter().enumerate() {
+            for (s, sum) in sums.into_iter().enumerate() {
+                let v = &mut c.data[(i + r) * c.rs + (j + s) * c.cs];
+                let sum = sum * *alpha;
+                *v = if *beta == V::T::default() { sum } else { *beta * *v + sum };
             }
         }
     }
 }
-
-/// Adds the products of `R` rows and `C` columns, one vector of each, or its first `n` lanes.
+/// The dot products of `R` rows with `C` columns of `k` numbers. One that is `alone` takes four sums, not to wait for its own additions.
+///
+/// # Safety
+/// `k` numbers can be read at each pointer; the machine has the instructions of `V`.
+#[inline(always)]
+pub(crate) unsafe fn dot_tile<V: Lanes, const R: usize, const C: usize>(
+    k: usize,
+    x: [*const V::T; R],
+    y: [*const V::T; C],
+    alone: bool,
+) -> [[V::T; C]; R] {
+    // SAFETY: by the caller's word.
+    unsafe {
+        let mut acc = [[V::zero(); C]; R];
+        let mut q = 0;
+        if R * C == 1 && alone {
+            let mut four = [acc; 4];
+            while q + 4 * V::N <= k {
+                four.iter_mut().enumerate().for_each(|(u, acc)| add_products(acc, x, y, q + u * V::N, V::N));
+                q += 4 * V::N;
+            }
+            acc[0][0] = four[0][0][0].add(four[1][0][0]).add(four[2][0][0].add(four[3][0][0]));
+        }
+        while q + V::N <= k {
+            add_products(&mut acc, x, y, q, V::N);
+            q += V::N;
+        }
+        if q < k {
+            add_products(&mut acc, x, y, q, k - q);
+        }
+        acc.map(|row| row.map(|v| v.sum()))
+    }
+}
+/// Adds the products of one vector of each row and column, or of its first `n` lanes, `q` numbers from their starts.
 ///
 /// # Safety
 /// So many numbers can be read; the machine has the instructions of `V`.
 #[inline(always)]
 unsafe fn add_products<V: Lanes, const R: usize, const C: usize>(
     acc: &mut [[V; C]; R],
-    (x, rs): (*const V::T, usize),
-    (y, cs): (*const V::T, usize),
+    x: [*const V::T; R],
+    y: [*const V::T; C],
+    q: usize,
     n: usize,
 ) {
     // SAFETY: by the caller's word.
-    let get = |p: *const V::T| unsafe { if n < V::N { V::load_part(p, n) } else { V::load(p) } };
-    let y: [V; C] = std::array::from_fn(|j| get(y.wrapping_add(j * cs)));
-    for (i, acc) in acc.iter_mut().enumerate() {
-        let x = get(x.wrapping_add(i * rs));
-        for (acc, y) in acc.iter_mut().zip(y) {
-            // SAFETY: by the caller's word.
-            *acc = unsafe { x.fma(y, *acc) };
+    unsafe {
+        let get = |p: *const V::T| if n < V::N { V::load_part(p.add(q), n) } else { V::load(p.add(q)) };
+        let y = y.map(get);
+        for (acc, x) in acc.iter_mut().zip(x) {
+            let x = get(x);
+            for (acc, y) in acc.iter_mut().zip(y) {
+                *acc = x.fma(y, *acc);
+            }
         }
     }
 }
@@ -339,26 +355,57 @@ impl<V: Lanes<T: Wide>> Tiles<V> for Strips<'_, V::T> {
         // SAFETY: R rows of a and c, and C vectors of b and c lie in their slices (`Mat`), but for the lanes of the last one beyond `last`.
         unsafe {
             let (x, y) = (a.data.as_ptr().add(i * a.rs), b.data.as_ptr().add(j * V::N));
-            let get = |p: *const V::T, s: usize| if s + 1 < C { V::load(p.add(s * V::N)) } else { V::load_part(p.add(s * V::N), last) };
             let mut acc = [[V::zero(); C]; R];
-            for q in 0..a.cols {
-                let y: [V; C] = std::array::from_fn(|s| get(y.add(q * b.rs), s));
-                for (r, acc) in acc.iter_mut().enumerate() {
-                    let x = V::splat(*x.add(r * a.rs + q * a.cs));
-                    for (acc, y) in acc.iter_mut().zip(y) {
-                        *acc = x.fma(y, *acc);
-                    }
-                }
-            }
-            for (r, acc) in acc.iter().enumerate() {
+            strip_tile(&mut acc, a.cols, |r, q| *x.add(r * a.rs + q * a.cs), |q| y.add(q * b.rs), last);
+            for (r, acc) in acc.into_iter().enumerate() {
                 let z = c.data.as_mut_ptr().add((i + r) * c.rs + j * V::N);
-                for (s, acc) in acc.iter().enumerate() {
-                    let v = acc.fma(V::splat(*alpha), V::zero());
-                    let v = if *beta == V::T::default() { v } else { get(z, s).fma(V::splat(*beta), v) };
-                    if s + 1 < C { v.store(z.add(s * V::N)) } else { v.store_part(z.add(s * V::N), last) }
+                let acc = acc.map(|v| v.fma(V::splat(*alpha), V::zero()));
+                let old = if *beta == V::T::default() { acc } else { load_strip(z, last) };
+                let new = std::array::from_fn(|s| if *beta == V::T::default() { acc[s] } else { old[s].fma(V::splat(*beta), acc[s]) });
+                store_strip::<V, C>(new, z, last);
+            }
+        }
+    }
+}
+/// Adds to `R` strips of `C` vectors the sum over q of the number x(r, q) times the strip at y(q), of which the last vector has `last` lanes.
+///
+/// # Safety
+/// The strips can be read; the machine has the instructions of `V`.
+#[inline(always)]
+pub(crate) unsafe fn strip_tile<V: Lanes, const R: usize, const C: usize>(
+    acc: &mut [[V; C]; R],
+    depth: usize,
+    x: impl Fn(usize, usize) -> V::T,
+    y: impl Fn(usize) -> *const V::T,
+    last: usize,
+) {
+    for q in 0..depth {
+        // SAFETY: by the caller's word.
+        unsafe {
+            let y: [V; C] = load_strip(y(q), last);
+            for (r, acc) in acc.iter_mut().enumerate() {
+                let x = V::splat(x(r, q));
+                for (acc, y) in acc.iter_mut().zip(y) {
+                    *acc = x.fma(y, *acc);
                 }
             }
         }
+    }
+}
+/// # Safety
+/// The strip can be read; the machine has the instructions of `V`.
+#[inline(always)]
+unsafe fn load_strip<V: Lanes, const C: usize>(p: *const V::T, last: usize) -> [V; C] {
+    // SAFETY: by the caller's word.
+    std::array::from_fn(|s| unsafe { if s + 1 < C { V::load(p.add(s * V::N)) } else { V::load_part(p.add(s * V::N), last) } })
+}
+/// # Safety
+/// The strip can be written; the machine has the instructions of `V`.
+#[inline(always)]
+pub(crate) unsafe fn store_strip<V: Lanes, const C: usize>(v: [V; C], p: *mut V::T, last: usize) {
+    for (s, v) in v.into_iter().enumerate() {
+        // SAFETY: by the caller's word.
+        unsafe { if s + 1 < C { v.store(p.add(s * V::N)) } else { v.store_part(p.add(s * V::N), last) } }
     }
 }
 
@@ -952,7 +999,7 @@ pub(crate) mod tests {
             assert!((g - w).abs() <= eps * (s + w.abs()), "{what}: element {i} is {g}, not {w}");
         }
     }
-    const SIZES: [(usize, usize, usize); 20] = [
+    const SIZES: [(usize, usize, usize); 22] = [
         (1, 1, 1),
         (2, 3, 4),
         (8, 8, 8),
@@ -968,6 +1015,8 @@ pub(crate) mod tests {
         (64, 64, 64),
         (130, 7, 140),
         (9, 600, 20),
+        (90, 520, 7),
+        (300, 1100, 2),
         (100, 3, 300),
         (0, 3, 2),
         (2, 0, 3),

@@ -151,13 +151,13 @@ pub enum Form {
     Table(Vec<usize>),
 }
 impl Place {
-    /// Rows `rs` apart of elements `cs` apart.
-    pub fn rect(rs: usize, cs: usize) -> Place {
-        Place { form: Form::Rect(cs), rs, reach: 0, streams: false }
-    }
     /// Elements `step` apart.
     pub fn line(step: usize) -> Place {
         Place { form: Form::Line(step), rs: 0, reach: 0, streams: false }
+    }
+    /// Rows `rs` apart, their elements `cs` apart.
+    pub fn rect(rs: usize, cs: usize) -> Place {
+        Place { form: Form::Rect(cs), rs, reach: 0, streams: false }
     }
     /// One step throughout the piece: 1 where it is contiguous, 0 where it is one element.
     pub fn is_line(&self, step: usize) -> bool {

@@ -816,6 +816,54 @@ fn cumulate<T: Real + Cast<f64>>(terms: impl Iterator<Item = T>) -> Vec<f64> {
     shares.iter_mut().last().into_iter().for_each(|l| *l = 1.0);
     shares
 }
+/// Poisson with the rates in `rate` (its shape and, if dense, its layout are the result's). Rates from 10 on by transformed rejection
+/// (Hörmann, "The transformed rejection method for generating Poisson random variables", 1993), smaller ones by a product of uniforms.
+pub fn poisson(g: &mut Generator, rate: &Array) -> Result<Array> {
+    need_float("poisson", rate.dtype)?;
+    let axes = if is_dense(&rate.shape, &rate.strides) { memory_order(rate) } else { (0..rate.ndim()).collect() };
+    let given = rate.view(axes.iter().map(|&i| rate.shape[i]).collect(), axes.iter().map(|&i| rate.strides[i]).collect(), rate.offset).to_vec();
+    if let Some(v) = given.iter().find(|v| v.is_nan() || **v < 0.0) {
+        bail!(Runtime, "poisson(): invalid Poisson rate, expected rate to be non-negative, got {v}");
+    }
+    let drawn: Vec<f64> = given.into_iter().map(|rate| poisson_number(g, rate)).collect();
+    refill_like(rate, |shape| stored(shape, rate.dtype, &drawn))
+}
+fn poisson_number(g: &mut Generator, rate: f64) -> f64 {
+    let mut unit = || {
+        let mut u = [0f64];
+        g.uniforms(&mut u, 0.0, 1.0);
+        u[0]
+    };
+    if rate == 0.0 {
+        return 0.0;
+    }
+    if rate < 10.0 {
+        let (end, mut product, mut n) = ((-rate).exp(), unit(), 0.0);
+        while product > end {
+            product *= unit();
+            n += 1.0;
+        }
+        return n;
+    }
+    let b = 0.931 + 2.53 * rate.sqrt();
+    let a = -0.059 + 0.02483 * b;
+    let inverse_alpha = 1.1239 + 1.1328 / (b - 3.4);
+    let inside = 0.9277 - 3.6224 / (b - 2.0);
+    loop {
+        let (u, v) = (unit() - 0.5, unit());
+        let s = 0.5 - u.abs();
+        let k = ((2.0 * a / s + b) * u + rate + 0.43).floor();
+        if s >= 0.07 && v <= inside {
+            return k;
+        }
+        if k < 0.0 || (s < 0.013 && v > s) {
+            continue;
+        }
+        if v.ln() + inverse_alpha.ln() - (a / (s * s) + b).ln() <= k * rate.ln() - rate - Real::lgamma::<false>(k + 1.0) {
+            return k;
+        }
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -11,6 +11,7 @@ pub mod join;
 pub mod matmul;
 pub mod norm;
 pub mod pool;
+pub mod random;
 pub mod reduce;
 pub mod scan;
 pub mod shape;
@@ -25,7 +26,7 @@ use crate::layout::Dims;
 use crate::tape::{Attr, IntoAttr, Tensor};
 use smallvec::SmallVec;
 use std::cell::RefCell;
-pub use {activation::*, arith::*, compare::*, conv::*, create::*, index::*, join::*, matmul::*, norm::*, pool::*, reduce::*, scan::*, shape::*, softmax::*, unary::*, views::*};
+pub use {activation::*, arith::*, compare::*, conv::*, create::*, index::*, join::*, matmul::*, norm::*, pool::*, random::*, reduce::*, scan::*, shape::*, softmax::*, unary::*, views::*};
 
 /// The outputs of an op that has several.
 pub type Tensors = SmallVec<[Tensor; 4]>;

@@ -4,7 +4,7 @@ use super::dtype::{PyDType, PyDevice, PyLayout, PyMemoryFormat};
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, err};
 use crate::layout::{Dims, Geometry};
-use crate::ops::{self, Contract, Cpu, Ints, Operands, Sizes, Strided};
+use crate::ops::{self, Contract, Cpu, Ints, Operands, Order, Sizes, Strided};
 use crate::tape::Tensor;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt, PyList, PyString, PyTuple};
@@ -376,5 +376,11 @@ impl<'py> FromArg<'py> for Contract {
         let mut pair = list(v, |v| Ints::from_arg(v))?;
         let (Some(b), Some(a), true) = (pair.pop(), pair.pop(), pair.is_empty()) else { return Err(Refused::Type) };
         Ok(Contract::Pairs(a, b))
+    }
+}
+impl<'py> FromArg<'py> for Order {
+    const KIND: Kind = kind("Number or str", "Number | str");
+    fn from_arg(v: Values<'py>) -> Result<Self, Refused> {
+        Scalar::from_arg(v).map(Order::Number).or_else(|_| String::from_arg(v).map(Order::Named))
     }
 }

@@ -8,6 +8,7 @@ use super::tensor::{PyTensor, wrap, wrap_as, wrap_held};
 use crate::array::Array;
 use crate::engine::{self, Request};
 use crate::layout::{is_contiguous, is_dense};
+use crate::ops::macros::function;
 use crate::tape::record::before_write;
 use crate::tape::tensor::Held;
 use crate::tape::{Tensor, mode};
@@ -417,8 +418,13 @@ impl PyTensor {
     fn real<'py>(slf: Bound<'py, Self>) -> Bound<'py, Self> {
         slf
     }
-    fn get_device(&self) -> i64 {
-        -1
+    #[getter]
+    fn device(&self) -> super::dtype::PyDevice {
+        super::dtype::PyDevice::CPU
+    }
+    #[getter]
+    fn layout<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        py.import(pyo3::intern!(py, "stowgrad._C"))?.getattr(pyo3::intern!(py, "strided"))
     }
     fn is_pinned(&self) -> bool {
         false
@@ -444,3 +450,8 @@ impl PyTensor {
 }
 macro_rules! constants { ($($name:ident)*) => { #[pymethods] impl PyTensor { $(#[getter] fn $name(&self) -> bool { false })* #[getter] fn is_cpu(&self) -> bool { true } } } }
 constants! { is_cuda is_sparse is_sparse_csr is_quantized is_meta is_mkldnn is_mps is_nested is_xla is_xpu is_vulkan is_ipu is_mtia is_maia }
+function! {
+    /// Number of the device a tensor is on: -1, the CPU.
+    fn get_device(self_) -> i64;
+    { let _ = self_; Ok(-1) }
+}

@@ -117,6 +117,15 @@ pub fn exact_number(o: Borrowed<'_, '_, PyAny>) -> Option<Scalar> {
         (ffi::PyBool_Check(p) != 0).then(|| Scalar::Bool(p == ffi::Py_True()))
     }
 }
+/// Start, stop and step of a slice, with Python's limits where one is absent.
+pub fn unpack_slice(s: &Bound<'_, pyo3::types::PySlice>) -> PyResult<(i64, i64, i64)> {
+    let (mut start, mut stop, mut step) = (0, 0, 0);
+    // SAFETY: a slice, and three places to write to.
+    match unsafe { ffi::PySlice_Unpack(s.as_ptr(), &mut start, &mut stop, &mut step) } {
+        0 => Ok((start as i64, stop as i64, step as i64)),
+        _ => Err(PyErr::fetch(s.py())),
+    }
+}
 /// The values of one call as CPython handed them over. `this` is null for a free function.
 pub struct Given<'py> {
     pub py: Python<'py>,

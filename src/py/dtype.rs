@@ -1,5 +1,6 @@
 //! The small value classes: `dtype`, `device`, `layout`, `memory_format`, `finfo`, `iinfo`; the default dtype and torch's promotion rule as
 //! functions. Each dtype, layout and memory format is one object.
+use super::PyTensor;
 use super::arg::scalar;
 use super::call::tensor_of;
 use crate::dtype::{self, DType, Rank, join, promote};
@@ -309,6 +310,18 @@ impl IntInfo {
     }
 }
 
+static STRIDED: PyOnceLock<Py<PyLayout>> = PyOnceLock::new();
+#[pymethods]
+impl PyTensor {
+    #[getter(device)]
+    fn where_it_lives(&self) -> PyDevice {
+        PyDevice::CPU
+    }
+    #[getter(layout)]
+    fn how_it_lies<'py>(&self, py: Python<'py>) -> Option<&Bound<'py, PyLayout>> {
+        STRIDED.get(py).map(|l| l.bind(py))
+    }
+}
 fn given_dtype(op: &str, name: &str, position: usize, v: &Bound<'_, PyAny>) -> PyResult<DType> {
     v.cast::<PyDType>().map(|d| d.get().0).map_err(|_| {
         let got = super::call::type_name(v.as_borrowed());
@@ -380,6 +393,7 @@ pub fn install(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<PyDevice>()?;
     m.add("Size", super::size::class(m.py())?)?;
     PyLayout::install(m)?;
+    let _ = STRIDED.set(m.py(), m.getattr("strided")?.cast_into::<PyLayout>()?.unbind());
     PyMemoryFormat::install(m)?;
     m.add_class::<FloatInfo>()?;
     m.add_class::<IntInfo>()?;

@@ -64,8 +64,36 @@ fn set_num_threads(n: &Bound<'_, PyAny>) -> PyResult<()> {
     }
     Ok(())
 }
+/// Every op of the core as data, for stubs and pages: one dict a block.
+#[pyfunction]
+fn _registry(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyDict>>> {
+    let heads = super::entry::link();
+    heads
+        .iter()
+        .flat_map(|e| e.overloads())
+        .map(|e| {
+            let d = PyDict::new(py);
+            d.set_item("name", e.name)?;
+            d.set_item("inplace", e.inplace)?;
+            d.set_item("node", e.info.map(|i| i.node))?;
+            d.set_item("schema", e.info.map(|i| i.schema))?;
+            d.set_item("saves", e.info.map(|i| i.saves.iter().map(|(n, _)| *n).collect::<Vec<_>>()))?;
+            d.set_item("view", e.info.is_some_and(|i| i.view))?;
+            d.set_item("doc", e.doc.lines().map(str::trim).collect::<Vec<_>>().join("\n"))?;
+            d.set_item("function", e.on.function)?;
+            d.set_item("method", e.is_method())?;
+            d.set_item("room", e.on.room)?;
+            d.set_item("private", e.on.private)?;
+            d.set_item("named", e.named)?;
+            d.set_item("out", e.has_out())?;
+            let params: Vec<_> = e.params.iter().map(|p| (p.name, p.kind.hint, p.default, p.keyword_only)).collect();
+            d.set_item("params", params)?;
+            Ok(d)
+        })
+        .collect()
+}
 pub fn install(m: &Bound<'_, PyModule>) -> PyResult<()> {
     macro_rules! add { ($($f:ident)*) => { $(m.add_function(wrap_pyfunction!($f, m)?)?;)* } }
-    add! { simd_level memory_stats reset_peak_memory_stats trim_memory get_num_threads set_num_threads }
+    add! { simd_level memory_stats reset_peak_memory_stats trim_memory get_num_threads set_num_threads _registry }
     m.add("__version__", env!("CARGO_PKG_VERSION"))
 }

@@ -3,6 +3,7 @@
 pub mod hooks;
 pub mod mode;
 pub mod node;
+pub mod random;
 pub mod record;
 pub mod saved;
 pub mod tensor;
@@ -10,6 +11,7 @@ pub mod tensor;
 pub use hooks::{GradHook, Host, Line, NodeHook, PreHook, host, set_host};
 pub use mode::{enable_grad, grad_enabled, no_grad, with_grad};
 pub use node::{Attr, Backward, Cx, Edge, Info, IntoAttr, Node, Source};
+pub use random::RandomSource;
 pub use record::{Arrays, Forward, Forwards, How, record, record_many};
 pub use saved::{Keeper, Pack, Saving, Stow, Stowed};
 pub use tensor::{Held, Tensor, ViewKind, Wrapper};

@@ -22,9 +22,10 @@ thread_local! {
         disabled: RefCell::new(None), modes: Cell::new(0),
     } };
 }
+/// Are operations recorded? Never in inference mode.
 #[inline]
 pub fn grad_enabled() -> bool {
-    THREAD.with(|t| t.grad.get())
+    THREAD.with(|t| t.grad.get() && !t.inference.get())
 }
 /// Sets grad mode, returns what it was.
 pub fn set_grad_enabled(on: bool) -> bool {
