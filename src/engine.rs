@@ -12,14 +12,14 @@ use crate::dtype::Scalar;
 use crate::ops;
 use crate::tape::mode::{self, GradGuard};
 use crate::tape::node::Meta;
+pub use crate::tape::task::{Ends, Task, at_end, current_task, queue_callback, with_task};
+use crate::tape::task::{NEXT_TASK, Running};
 use crate::tape::{Cx, Edge, Held, Node, Tensor, host};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
-use std::any::Any;
-use std::cell::RefCell;
 use std::collections::BinaryHeap;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 
 /// What a backward call is asked to do.
@@ -37,66 +37,6 @@ pub struct Request {
     /// Into `.grad` of the inputs (backward) rather than as a result (grad).
     pub accumulate: bool,
     pub allow_unused: bool,
-}
-
-/// What holds while a backward call runs on this thread; hooks may ask for it.
-pub struct Task {
-    pub id: u64,
-    pub keep: bool,
-    pub node: Option<Arc<Node>>,
-    /// Addresses of what this call will run (None: everything in `graph`).
-    pub needed: Option<Rc<FxHashSet<usize>>>,
-    /// Addresses of what is reachable.
-    pub graph: Rc<FxHashMap<usize, u32>>,
-    callbacks: Vec<Box<dyn FnOnce() -> Result<()>>>,
-    /// State of registrations for the length of this call, by registration.
-    pub state: FxHashMap<u64, Box<dyn Any>>,
-    ends: Vec<Weak<dyn Ends>>,
-}
-/// Must be told when a backward call is over, however it ends.
-pub trait Ends {
-    fn ended(&self, task: u64);
-}
-thread_local! { static TASKS: RefCell<Vec<Task>> = const { RefCell::new(Vec::new()) }; }
-static NEXT_TASK: AtomicU64 = AtomicU64::new(0);
-
-/// Looks at the innermost running call. `f` may only look, push, take.
-pub fn with_task<R>(f: impl FnOnce(&mut Task) -> R) -> Option<R> {
-    TASKS.with(|t| t.borrow_mut().last_mut().map(f))
-}
-pub fn current_task() -> Option<u64> {
-    with_task(|t| t.id)
-}
-/// To be run when the innermost call is done.
-pub fn queue_callback(f: Box<dyn FnOnce() -> Result<()>>) -> Result<()> {
-    with_task(|t| t.callbacks.push(f)).ok_or_else(|| err!(Runtime, "Final callbacks can only be installed during backward pass."))
-}
-/// Tells `who` when the innermost call ends.
-pub fn at_end(who: Weak<dyn Ends>) -> Option<u64> {
-    with_task(|t| {
-        if !t.ends.iter().any(|e| Weak::ptr_eq(e, &who)) {
-            t.ends.push(who);
-        }
-        t.id
-    })
-}
-/// Takes its task off the stack, on every way out, and tells who wants to know.
-struct Running;
-impl Running {
-    fn start(task: Task) -> Running {
-        TASKS.with(|t| t.borrow_mut().push(task));
-        Running
-    }
-}
-impl Drop for Running {
-    fn drop(&mut self) {
-        let Some(task) = TASKS.with(|t| t.borrow_mut().pop()) else { return };
-        for e in &task.ends {
-            if let Some(e) = e.upgrade() {
-                e.ended(task.id);
-            }
-        }
-    }
 }
 
 #[derive(Clone, Copy)]

@@ -13,6 +13,8 @@ pub mod storage;
 pub mod kernels;
 // L3
 pub mod tape;
+// L4
+pub mod stow;
 // L5
 pub mod ops;
 // L6

@@ -698,6 +698,7 @@ fn product_in<T: Factor>(op: &'static str, plus: Option<Plus>, a: &Array, b: &Ar
         let b_steps = layout::expand(&lead_b, &Dims::of(&b.strides[..nb]), &batch);
         items.extend(batch.iter().zip(a_steps.iter().zip(b_steps.iter())).map(|(&count, (&x, &y))| (count, x, y)));
     }
+    shape.checked_numel()?;
     let mut out = Fresh::new(shape, T::DTYPE)?;
     // Items that share one `b` and whose `a`s lie one below the other are one tall matrix.
     while let Some(&(count, a_step, b_step)) = items.last() {

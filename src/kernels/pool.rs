@@ -12,19 +12,19 @@ use crate::error::{Result, bail};
 use crate::layout::Dims;
 
 /// The type that elements of `dtype` are computed in here.
-pub(super) fn computing(dtype: DType) -> DType {
+fn computing(dtype: DType) -> DType {
     match dtype.compute() {
         Compute::F32 => DType::Float32,
         _ => DType::Float64,
     }
 }
 /// Row-major, in the computing type.
-pub(super) fn operand(a: &Array) -> Result<Array> {
+fn operand(a: &Array) -> Result<Array> {
     let to = computing(a.dtype);
     if a.dtype == to { contiguous(a) } else { cast(a, to) }
 }
 /// In the type of the user's operand.
-pub(super) fn finished(out: Fresh, dtype: DType) -> Result<Array> {
+fn finished(out: Fresh, dtype: DType) -> Result<Array> {
     let out = out.done();
     if out.dtype == dtype { Ok(out) } else { cast(&out, dtype) }
 }
@@ -93,7 +93,7 @@ fn each_run(a: &Axes, mut f: impl FnMut(usize, usize, usize)) {
     }
 }
 /// The columns [channels * taps, windows] of an image of so many channels; what lies outside is 0.
-pub(super) fn unfold<T: Real>(image: &[T], a: &Axes, columns: &mut [T]) {
+fn unfold<T: Real>(image: &[T], a: &Axes, columns: &mut [T]) {
     let (plane, taps, windows) = (product(a, |x| x.size), product(a, |x| x.kernel), product(a, |x| x.count));
     columns.fill(T::ZERO);
     if plane == 0 || windows == 0 {
@@ -110,7 +110,7 @@ pub(super) fn unfold<T: Real>(image: &[T], a: &Axes, columns: &mut [T]) {
     }
 }
 /// Adds columns back to where they came from.
-pub(super) fn fold<T: Real>(columns: &[T], a: &Axes, image: &mut [T]) {
+fn fold<T: Real>(columns: &[T], a: &Axes, image: &mut [T]) {
     let (plane, taps, windows) = (product(a, |x| x.size), product(a, |x| x.kernel), product(a, |x| x.count));
     if plane == 0 || windows == 0 {
         return;

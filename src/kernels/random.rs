@@ -5,12 +5,13 @@
 //! makes numbers equal is how many words an element takes and what is done with them: that is fixed here for each distribution. Words are
 //! drawn in chunks that stay in the first-level cache, but always in the order of the elements: how a result is cut changes nothing.
 //! All functions give fresh row-major arrays; `refill` says how torch orders draws for a destination of another layout.
+use super::create::{Made, int_bounds, make, max_of, round_half, stored};
 use super::math::Real;
 use super::pointwise::cast;
 use super::simd::simd;
 use super::sort;
 use crate::array::{Array, Fresh};
-use crate::dtype::{Cast, DType, Element, Truth, for_dtype};
+use crate::dtype::{Cast, DType};
 use crate::error::{Error, Result, bail};
 use crate::layout::{Dims, broadcast, expand, is_dense};
 use half::{bf16, f16};
@@ -319,7 +320,7 @@ simd! {
     }
 }
 /// What is drawn as such: the floats of the uniform and of the blockwise normal distribution.
-trait Float: Real + Compute {
+trait Float: Real + Made {
     /// Words an element takes.
     const WORDS: usize;
     fn uniform(words: &[u32], out: &mut [Self], lo: Self, hi: Self);
@@ -333,39 +334,6 @@ macro_rules! floats { ($($t:ident $words:literal $uniform:ident $box_muller:iden
 })* } }
 floats! { f32 1 uniform_f32 box_muller_f32  f64 2 uniform_f64 box_muller_f64 }
 
-/// A type that numbers are made in before they are stored.
-trait Compute:
-    Element + Cast<Truth> + Cast<u8> + Cast<i8> + Cast<i16> + Cast<i32> + Cast<i64> + Cast<f16> + Cast<bf16> + Cast<f32> + Cast<f64>
-{
-}
-impl Compute for f32 {}
-impl Compute for f64 {}
-impl Compute for i64 {}
-/// A fresh array of `dtype`, its elements made in order by calls of `draw`, each for a chunk.
-fn make<S: Compute>(shape: Dims, dtype: DType, draw: &mut dyn FnMut(&mut [S])) -> Result<Array> {
-    let mut to = Fresh::new(shape, dtype)?;
-    if dtype == S::DTYPE {
-        to.slice_mut().chunks_mut(CHUNK).for_each(draw);
-    } else {
-        let mut block = [S::default(); CHUNK];
-        for_dtype!(dtype, T => for o in to.slice_mut::<T>().chunks_mut(CHUNK) {
-            let b = &mut block[..o.len()];
-            draw(b);
-            for (o, b) in o.iter_mut().zip(b) {
-                *o = b.cast();
-            }
-        });
-    }
-    Ok(to.done())
-}
-/// A fresh array of `dtype` of the elements given.
-fn stored<S: Compute>(shape: Dims, dtype: DType, mut from: &[S]) -> Result<Array> {
-    make(shape, dtype, &mut |o: &mut [S]| {
-        let (now, later) = from.split_at(o.len());
-        o.copy_from_slice(now);
-        from = later;
-    })
-}
 /// Elements that are each a function of one uniform double in [0, 1).
 fn from_uniform(g: &mut Generator, shape: Dims, dtype: DType, f: impl Fn(f64) -> f64) -> Result<Array> {
     make(shape, dtype, &mut |o: &mut [f64]| {
@@ -378,15 +346,6 @@ fn from_uniform(g: &mut Generator, shape: Dims, dtype: DType, f: impl Fn(f64) ->
 fn need_float(op: &'static str, dtype: DType) -> Result<()> {
     if dtype.is_float() { Ok(()) } else { Err(Box::new(Error::Unsupported { op, dtype })) }
 }
-/// The largest finite value.
-fn max_of(dtype: DType) -> f64 {
-    match dtype {
-        DType::Float16 => f16::MAX.to_f64(),
-        DType::BFloat16 => bf16::MAX.to_f64(),
-        DType::Float32 => f32::MAX as f64,
-        _ => f64::MAX,
-    }
-}
 /// Binary digits of a float type's mantissa.
 fn digits(dtype: DType) -> u32 {
     match dtype {
@@ -396,11 +355,6 @@ fn digits(dtype: DType) -> u32 {
         _ => f64::MANTISSA_DIGITS,
     }
 }
-/// The value as this half-precision type would hold it.
-fn round_half(dtype: DType, v: f32) -> f32 {
-    if dtype == DType::Float16 { Cast::<f16>::cast(v).cast() } else { Cast::<bf16>::cast(v).cast() }
-}
-
 /// Uniform in `[lo, hi)`: `rand` and `uniform_`. A word an element, two for float64.
 pub fn uniform(g: &mut Generator, shape: Dims, dtype: DType, lo: f64, hi: f64) -> Result<Array> {
     need_float("uniform_", dtype)?;
@@ -554,16 +508,6 @@ simd! {
             let r = if r >= range { r - range } else { r };
             *o = lo + r as i32 as i64;
         }
-    }
-}
-fn int_bounds(dtype: DType) -> (i64, i64) {
-    match dtype {
-        DType::Bool => (0, 1),
-        DType::UInt8 => (0, u8::MAX as i64),
-        DType::Int8 => (i8::MIN as i64, i8::MAX as i64),
-        DType::Int16 => (i16::MIN as i64, i16::MAX as i64),
-        DType::Int32 => (i32::MIN as i64, i32::MAX as i64),
-        _ => (i64::MIN, i64::MAX),
     }
 }
 fn check_in_range(dtype: DType, lo: i64, last: i64) -> Result<()> {

@@ -5,107 +5,13 @@ use crate::error::bail;
 use crate::kernels::conv::{self as products, Geometry};
 use smallvec::smallvec;
 
-/// How a convolution goes, checked: one number for each spatial axis.
-#[derive(Clone, Debug)]
-pub(crate) struct Way {
-    stride: Vec<usize>,
-    padding: Vec<usize>,
-    dilation: Vec<usize>,
-    groups: usize,
+/// Stride, padding and dilation.
+type Way = [Ints; 3];
+fn geometry<'a>(stride: &'a Ints, padding: &'a Ints, dilation: &'a Ints, groups: i64) -> Geometry<'a> {
+    Geometry { stride, padding, dilation, groups }
 }
-fn each(op: &str, name: &str, given: &[i64], n: usize, least: i64) -> Result<Vec<usize>> {
-    if given.len() != n && given.len() != 1 {
-        bail!(
-            Runtime,
-            "{op}(): expected {name} to be a single integer value or a list of {n} values to match the convolution dimensions, but got {name}={given:?}"
-        );
-    }
-    if let Some(v) = given.iter().find(|v| **v < least) {
-        match name {
-            "stride" => bail!(Runtime, "{op}(): non-positive stride is not supported, got {v}"),
-            "dilation" => bail!(Runtime, "{op}(): dilation should be greater than zero, but got {v}"),
-            _ => bail!(Runtime, "{op}(): negative {name} is not supported, got {v}"),
-        }
-    }
-    Ok((0..n).map(|i| given[i.min(given.len() - 1)] as usize).collect())
-}
-impl Way {
-    fn new(op: &str, n: usize, stride: &[i64], padding: &[i64], dilation: &[i64], groups: i64) -> Result<Way> {
-        if groups <= 0 {
-            bail!(Runtime, "{op}(): non-positive groups is not supported, got groups={groups}");
-        }
-        Ok(Way {
-            stride: each(op, "stride", stride, n, 1)?,
-            padding: each(op, "padding", padding, n, 0)?,
-            dilation: each(op, "dilation", dilation, n, 1)?,
-            groups: groups as usize,
-        })
-    }
-    fn geometry(&self) -> Geometry<'_> {
-        Geometry { stride: &self.stride, padding: &self.padding, dilation: &self.dilation, groups: self.groups }
-    }
-    /// The spatial lengths of what a transposed convolution gives.
-    fn grown(&self, from: &[usize], kernel: &[usize], more: &[usize]) -> Result<Vec<usize>> {
-        let one = |i: usize| {
-            let full = from[i].checked_sub(1).and_then(|n| n.checked_mul(self.stride[i]));
-            let full = full.and_then(|n| n.checked_add(self.dilation[i].checked_mul(kernel[i].checked_sub(1)?)? + more[i] + 1));
-            full.and_then(|n| n.checked_sub(2 * self.padding[i])).filter(|n| *n > 0)
-        };
-        match (0..from.len()).map(one).collect() {
-            Some(v) => Ok(v),
-            None => bail!(Runtime, "conv_transpose(): input of spatial size {from:?} and kernel {kernel:?} with padding {:?} leave no output", self.padding),
-        }
-    }
-}
-fn check(op: &str, x: &Array, w: &Array, bias: Option<&Array>, transposed: bool, groups: usize) -> Result<usize> {
-    let Some(n) = w.ndim().checked_sub(2).filter(|n| (1..=3).contains(n)) else {
-        bail!(Runtime, "{op}(): weight should have 3, 4 or 5 dimensions, but got weight of size {:?}", w.shape)
-    };
-    if x.ndim() != n + 2 {
-        bail!(
-            Runtime,
-            "Expected {}D (unbatched) or {}D (batched) input to {op}, but got input of size: {:?}",
-            n + 1,
-            n + 2,
-            x.shape
-        );
-    }
-    if x.dtype != w.dtype {
-        bail!(Runtime, "Input type ({}) and weight type ({}) should be the same", x.dtype.torch_name(), w.dtype.torch_name());
-    }
-    if let Some(b) = bias.filter(|b| b.dtype != x.dtype) {
-        bail!(Runtime, "Input type ({}) and bias type ({}) should be the same", x.dtype.torch_name(), b.dtype.torch_name());
-    }
-    if !x.dtype.is_float() {
-        return Err(Box::new(crate::error::Error::Unsupported { op: "convolution", dtype: x.dtype }));
-    }
-    if w.shape[0] % groups != 0 || w.shape[0] < groups {
-        bail!(Runtime, "Given groups={groups}, expected weight to be divisible by {groups} at dimension 0, but got weight of size {:?} instead", w.shape);
-    }
-    let expected = if transposed { w.shape[0] } else { w.shape[1] * groups };
-    if x.shape[1] != expected {
-        bail!(
-            Runtime,
-            "Given {}groups={groups}, weight of size {:?}, expected input{:?} to have {expected} channels, but got {} channels instead",
-            if transposed { "transposed=1, " } else { "" },
-            w.shape,
-            x.shape,
-            x.shape[1]
-        );
-    }
-    let out = if transposed { w.shape[1] * groups } else { w.shape[0] };
-    if let Some(b) = bias.filter(|b| b.shape[..] != [out]) {
-        bail!(
-            Runtime,
-            "Given weight of size {:?}, expected bias to be 1-dimensional with {out} elements, but got bias of size {:?} instead",
-            w.shape,
-            b.shape
-        );
-    }
-    Ok(n)
-}
-fn lengths(s: &[usize]) -> Ints {
-    Ints::of(s)
+fn lengths(s: &Sizes) -> Vec<usize> {
+    s.iter().map(|&v| v as usize).collect()
 }
 op_many! {
     /// A convolution, or a transposed one, over one to three spatial dimensions.
@@ -114,26 +20,20 @@ op_many! {
     overload convolution;
     on [function];
     forward {
-        let op = if *transposed { "conv_transpose" } else { "conv" };
-        let op = format!("{op}{}d", weight.ndim().saturating_sub(2));
-        let way = Way::new(&op, weight.ndim().saturating_sub(2), stride, padding, dilation, *groups)?;
-        let n = check(&op, input, weight, bias, *transposed, way.groups)?;
-        if !transposed {
-            return Ok(smallvec![products::convolution(input, weight, bias, way.geometry())?]);
-        }
-        let more = each(&op, "output_padding", output_padding, n, 0)?;
-        if (0..n).any(|i| more[i] >= way.stride[i] && more[i] >= way.dilation[i]) {
-            bail!(Runtime, "output padding must be smaller than either stride or dilation, but got output_padding: {more:?} stride: {:?} dilation: {:?}", way.stride, way.dilation);
-        }
-        let image = way.grown(&input.shape[2..], &weight.shape[2..], &more)?;
-        Ok(smallvec![products::transposed(input, weight, bias, &image, way.geometry())?])
+        let g = geometry(stride, padding, dilation, *groups);
+        Ok(smallvec![if *transposed { products::conv_transpose(input, weight, bias, output_padding, g)? } else { products::conv(input, weight, bias, g)? }])
     };
     saves [input, weight];
     shows { bias_sym_sizes_opt: if cx.inputs[2].edge.is_none() { Attr::Ints(vec![]) } else { cx.shape(2).attr() } };
     grad(g, cx) {
         input uses [weight] => {
             let (Some(g), Some(weight)) = (&g[0], weight) else { return Ok(()) };
-            by_image(g, weight, &cx.shape(0)[2..], [stride, padding, dilation], *transposed, *groups).map(Some)
+            if *transposed {
+                // what the last windows met of the output padding belongs to no input
+                cut(convolution_of(g, weight, None, [stride.clone(), padding.clone(), dilation.clone()], false, Ints::of(&[0]), *groups)?, &cx.shape(0)).map(Some)
+            } else {
+                conv_by_image(g, weight, stride.clone(), padding.clone(), dilation.clone(), *groups, Sizes::of(&cx.shape(0))).map(Some)
+            }
         },
         weight uses [input] => {
             let (Some(g), Some(input)) = (&g[0], input) else { return Ok(()) };
@@ -147,31 +47,16 @@ op_many! {
         },
     }
 }
-/// The gradient of a convolution by its input, of spatial lengths `image`: the convolution of the other kind.
-fn by_image(g: &Tensor, weight: &Tensor, image: &[usize], [stride, padding, dilation]: [&Ints; 3], transposed: bool, groups: i64) -> Result<Tensor> {
-    let n = image.len();
-    let way = Way::new("convolution", n, stride, padding, dilation, groups)?;
-    let more = if transposed { vec![0; n] } else {
-        let least = way.grown(&g.shape()[2..], &weight.shape()[2..], &way.padding.iter().map(|p| 2 * p).collect::<Vec<_>>())?;
-        (0..n).map(|i| image[i] + 2 * way.padding[i] - least[i]).collect()
-    };
-    let grad = if more.iter().zip(&way.stride).zip(&way.dilation).any(|((m, s), d)| m >= s && m >= d) {
-        conv_by_image(g, weight, stride.clone(), padding.clone(), dilation.clone(), groups, lengths(image))?
-    } else {
-        convolution_of(g, weight, None, [stride.clone(), padding.clone(), dilation.clone()], !transposed, lengths(&more), groups)?
-    };
-    // what the last windows met of the output padding belongs to no input
-    (0..n).try_fold(grad, |t, i| if t.shape()[2 + i] == image[i] { Ok(t) } else { narrow(&t, 2 + i as i64, 0, image[i] as i64) })
+/// `t` with no more than these lengths.
+fn cut(t: Tensor, shape: &Dims) -> Result<Tensor> {
+    let have = t.shape();
+    (2..shape.len()).filter(|&i| have[i] > shape[i]).try_fold(t, |t, i| narrow(&t, i as i64, 0, shape[i] as i64))
 }
 op! {
-    /// Gradient of a convolution by its image where no output padding gives the lengths `image`.
-    ConvolutionBackward0 = fn conv_by_image(grad_output, weight; stride: Ints, padding: Ints, dilation: Ints, groups: i64, image: Ints);
+    /// Gradient of a convolution by its image, which has `input_size`.
+    ConvolutionBackward0 = fn conv_by_image(grad_output, weight; stride: Ints, padding: Ints, dilation: Ints, groups: i64, input_size: Sizes);
     on [private];
-    forward(_out) {
-        let way = Way::new("convolution", image.len(), stride, padding, dilation, *groups)?;
-        let image: Vec<usize> = image.iter().map(|&v| v as usize).collect();
-        products::transposed(grad_output, weight, None, &image, way.geometry())
-    };
+    forward(_out) products::conv_input_grad(grad_output, weight, &lengths(input_size), geometry(stride, padding, dilation, *groups));
     saves [grad_output, weight];
     grad(g, cx) {
         grad_output uses [weight] => convolution_of(g, weight, None, [stride.clone(), padding.clone(), dilation.clone()], false, Ints::of(&[0]), *groups),
@@ -179,31 +64,38 @@ op! {
     }
 }
 op! {
-    /// Gradient of a convolution by its weight, from its image and the gradient of its result.
+    /// Gradient of a convolution by its weight, from its image and the gradient of its result. Windows without a gradient (those that met
+    /// output padding of a transposed convolution) have none.
     ConvolutionBackwardBackward0 = fn conv_by_weight(input, grad_output; stride: Ints, padding: Ints, dilation: Ints, groups: i64, weight_size: Sizes);
     on [private];
     forward(_out) {
-        let way = Way::new("convolution", weight_size.len().saturating_sub(2), stride, padding, dilation, *groups)?;
-        products::by_weight(input, grad_output, weight_size.iter().map(|&v| v as usize).collect(), way.geometry())
+        if input.ndim() != weight_size.len() || grad_output.ndim() != input.ndim() || input.ndim() < 3 {
+            bail!(Runtime, "conv_by_weight(): shapes {:?} and {:?} do not fit a weight of size {weight_size:?}", input.shape, grad_output.shape);
+        }
+        let n = input.ndim() - 2;
+        let at = |v: &Ints, i: usize| v[i.min(v.len() - 1)] as usize;
+        let missing = |i: usize| {
+            let reach = at(dilation, i) * (weight_size[2 + i].max(1) as usize - 1) + 1;
+            ((input.shape[2 + i] + 2 * at(padding, i)).saturating_sub(reach) / at(stride, i).max(1) + 1).saturating_sub(grad_output.shape[2 + i])
+        };
+        let widths: Ints = Ints((0..n).rev().flat_map(|i| [0, missing(i) as i64]).collect());
+        let wide = if widths.iter().any(|v| *v > 0) { pool::constant_padded(grad_output, &widths, Scalar::Int(0))? } else { grad_output.clone() };
+        products::conv_weight_grad(&wide, input, &lengths(weight_size), geometry(stride, padding, dilation, *groups))
     };
     saves [input, grad_output];
     grad(g, cx) {
-        input uses [grad_output] => by_image(grad_output, g, &cx.shape(0)[2..], [stride, padding, dilation], false, *groups),
-        grad_output uses [input] => {
-            let out = convolution_of(input, g, None, [stride.clone(), padding.clone(), dilation.clone()], false, Ints::of(&[0]), *groups)?;
-            let shape = cx.shape(1);
-            (2..shape.len()).try_fold(out, |t, i| if t.shape()[i] == shape[i] { Ok(t) } else { narrow(&t, i as i64, 0, shape[i] as i64) })
-        },
+        input uses [grad_output] => conv_by_image(grad_output, g, stride.clone(), padding.clone(), dilation.clone(), *groups, Sizes::of(&cx.shape(0))),
+        grad_output uses [input] => cut(convolution_of(input, g, None, [stride.clone(), padding.clone(), dilation.clone()], false, Ints::of(&[0]), *groups)?, &cx.shape(1)),
     }
 }
-fn convolution_of(x: &Tensor, w: &Tensor, bias: Option<&Tensor>, [stride, padding, dilation]: [Ints; 3], transposed: bool, more: Ints, groups: i64) -> Result<Tensor> {
+fn convolution_of(x: &Tensor, w: &Tensor, bias: Option<&Tensor>, [stride, padding, dilation]: Way, transposed: bool, more: Ints, groups: i64) -> Result<Tensor> {
     Ok(convolve(x, w, bias, stride, padding, dilation, transposed, more, groups)?.swap_remove(0))
 }
 fn plain(v: &Ints, n: usize) -> Ints {
     if v.len() == 1 { Ints((0..n).map(|_| v[0]).collect()) } else { v.clone() }
 }
 /// A convolution of a batch, or of one image.
-fn any_batch(x: &Tensor, w: &Tensor, bias: Option<&Tensor>, way: [Ints; 3], transposed: bool, more: Ints, groups: i64, n: usize) -> Result<Tensor> {
+fn any_batch(x: &Tensor, w: &Tensor, bias: Option<&Tensor>, way: Way, transposed: bool, more: Ints, groups: i64, n: usize) -> Result<Tensor> {
     let (way, more) = (way.map(|v| plain(&v, n)), plain(&more, n));
     let name = if transposed { "conv_transpose" } else { "conv" };
     if w.ndim() != n + 2 || (x.ndim() != n + 1 && x.ndim() != n + 2) {

@@ -66,18 +66,18 @@ new! {
     };
     /// The numbers from 0 to `end`, which is left out.
     arange_to(end: Scalar) overload arange |dtype| {
-        create::arange("arange", Scalar::Int(0), end, Scalar::Int(1), dtype.unwrap_or_else(|| counted(&[end])), false)
+        create::arange(Scalar::Int(0), end, Scalar::Int(1), dtype.unwrap_or_else(|| counted(&[end])))
     };
     /// The numbers from `start` to `end`, which is left out, by `step`. Integers give int64, else the dtype is the default float.
     arange(start: Scalar, end: Scalar, step: Scalar = Scalar::Int(1)) |dtype| {
-        create::arange("arange", start, end, step, dtype.unwrap_or_else(|| counted(&[start, end, step])), false)
+        create::arange(start, end, step, dtype.unwrap_or_else(|| counted(&[start, end, step])))
     };
     /// The numbers from `start` to `end`, which belongs to them, by `step`.
-    range(start: Scalar, end: Scalar, step: Scalar = Scalar::Int(1)) |dtype| create::arange("range", start, end, step, float(dtype), true);
+    range(start: Scalar, end: Scalar, step: Scalar = Scalar::Int(1)) |dtype| create::range(start, end, step, float(dtype));
     /// `steps` numbers from `start` to `end`, both included, at equal distances.
-    linspace(start: Scalar, end: Scalar, steps: i64) |dtype| create::linspace(start.to_f64(), end.to_f64(), steps, float(dtype));
+    linspace(start: Scalar, end: Scalar, steps: i64) |dtype| create::linspace(start, end, steps, float(dtype));
     /// `steps` powers of `base`; the exponents run from `start` to `end` at equal distances.
-    logspace(start: Scalar, end: Scalar, steps: i64, base: f64 = 10.0) |dtype| create::logspace(start.to_f64(), end.to_f64(), steps, base, float(dtype));
+    logspace(start: Scalar, end: Scalar, steps: i64, base: f64 = 10.0) |dtype| create::logspace(start, end, steps, base, float(dtype));
     /// The unit matrix of `n` rows and columns.
     eye(n: i64) |dtype| unit(n, n, float(dtype));
     /// `n` rows and `m` columns with ones on the diagonal.
@@ -97,13 +97,13 @@ fn unit(n: i64, m: i64, dtype: DType) -> Result<Array> {
     if n < 0 || m < 0 {
         bail!(Runtime, "eye(): n must be greater or equal to 0, and m too, got n={n} and m={m}");
     }
-    create::eye(n as usize, m as usize, dtype)
+    create::eye(n, m, dtype)
 }
 fn triangle(op: &str, rows: i64, cols: i64, k: i64, upper: bool, dtype: Option<DType>) -> Result<Array> {
     if rows < 0 || cols < 0 {
         bail!(Runtime, "{op}(): row and col must be non-negative, got {rows} and {cols}");
     }
-    create::triangle_indices(rows as usize, cols as usize, k, upper, dtype.unwrap_or(DType::Int64))
+    if upper { create::triu_indices(rows, cols, k, dtype.unwrap_or(DType::Int64)) } else { create::tril_indices(rows, cols, k, dtype.unwrap_or(DType::Int64)) }
 }
 function! {
     /// Elements of unspecified value.

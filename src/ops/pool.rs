@@ -267,6 +267,9 @@ macro_rules! adaptive_avg_pools { ($($n:literal $name:ident $part:ident $node:id
         on [nn];
         {
             spatial(stringify!($name), &self_.shape(), $n)?;
+            if output_size.iter().all(|v| *v == 1) && self_.look(Array::numel) > 0 {
+                return mean_dim(self_, Some(Ints((-$n..0).collect())), true, None);
+            }
             $part(self_, output_size)
         }
     }
@@ -352,7 +355,7 @@ fn pad_widths(op: &str, x: &Dims, pad: &Ints) -> Result<()> {
     }
     Ok(())
 }
-fn constant_padded(x: &Array, pad: &Ints, value: Scalar) -> Result<Array> {
+pub(super) fn constant_padded(x: &Array, pad: &Ints, value: Scalar) -> Result<Array> {
     pad_widths("constant_pad_nd", &x.shape, pad)?;
     let widths = |d: usize| match x.ndim() - 1 - d {
         i if i < pad.len() / 2 => (pad[2 * i], pad[2 * i + 1]),

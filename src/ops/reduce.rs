@@ -640,7 +640,7 @@ op! {
     shows { self_sym_sizes: cx.shape(0).attr() };
     grad(g, cx) { self_ uses [] => {
         let shape = cx.shape(0);
-        mul(g, &Tensor::new(crate::kernels::create::eye(shape[0], shape[1], g.dtype())?))
+        mul(g, &Tensor::new(crate::kernels::create::eye(shape[0] as i64, shape[1] as i64, g.dtype())?))
     } }
 }
 function! {

@@ -4,13 +4,14 @@
 //! Safety rests on what CPython promises for METH_FASTCALL|METH_KEYWORDS: `args` holds `n` positional values followed by one per name in
 //! `kwnames` (a tuple of str, or null), all borrowed for the length of the call; the interpreter is attached. `Args` never outlives it.
 #![allow(unsafe_code)]
-use super::arg::{FromArg, Refused, TensorArg};
+use super::arg::{FromArg, Refused};
 use super::entry::{self, Entry, Exposed, Fail};
 use super::ret::Ret;
 use super::special;
 use super::{PyTensor, Wrapper};
 use crate::dtype::Scalar;
-use crate::tape::{How, Tensor};
+use crate::error::Error;
+use crate::tape::{How, Info, Tensor, mode};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::ffi::{self, Py_ssize_t, PyObject, PyTypeObject};
 use pyo3::prelude::*;
@@ -259,7 +260,7 @@ fn refused(e: Refused, i: usize) -> Fail {
 }
 /// Gives each value its parameter. Returns the slots and the value of `out=`.
 #[inline]
-fn bind<'py>(e: &Entry, style: Style, g: &'py Given<'py>, how: Taking) -> Result<(Args<'py>, Option<Values<'py>>), Fail> {
+fn bind<'py>(e: &'static Entry, style: Style, g: &'py Given<'py>, how: Taking) -> Result<(Args<'py>, Option<Values<'py>>), Fail> {
     let mut a = Args { py: g.py, slots: [std::ptr::null(); MOST], many: (u32::MAX, 1), how };
     let (mut i, mut out) = (0, None);
     if !g.this.is_null() {
@@ -288,7 +289,7 @@ fn bind<'py>(e: &Entry, style: Style, g: &'py Given<'py>, how: Taking) -> Result
         match e.find(name) {
             Some(i) if !a.slots[i].is_null() => return Err(Fail::Twice(i)),
             Some(i) => a.slots[i] = at,
-            None if name == "out" && style == Style::Function && e.has_out() => {
+            None if name == "out" && style == Style::Function && e.may_have_out() => {
                 out = Some(Values { py: g.py, at, len: 1, how }).filter(|v| !v.one().is_none())
             }
             None => return Err(Fail::Keyword(name.to_owned())),
@@ -310,22 +311,68 @@ pub enum Answer<'py> {
 fn attempt<'py>(e: &'static Entry, style: Style, g: &'py Given<'py>, how: Taking) -> Result<Answer<'py>, Fail> {
     let (args, out) = bind(e, style, g, how)?;
     if let Some(out) = out {
-        let t = match TensorArg::<false>::from_arg(out) {
-            Ok(t) => t,
-            Err(Refused::Special) => return Err(Fail::Special),
-            Err(_) => {
-                let text = format!("{}(): argument 'out' must be Tensor, not {}", e.name, type_name(out.one()));
-                return Err(Fail::Op(PyTypeError::new_err(text).into()));
-            }
-        };
-        (e.call)(&args, How::Into(&t))?;
-        return Ok(Answer::Given(out.one().to_owned()));
+        return into_out(e, &args, out);
     }
     if style.in_place() {
         (e.call)(&args, How::InPlace)?;
         return Ok(Answer::Given(args.values(0).one().to_owned()));
     }
     (e.call)(&args, How::Fresh).map(Answer::New)
+}
+/// A call with `out=`: an op writes there itself, the result of anything else is copied.
+#[cold]
+fn into_out<'py>(e: &'static Entry, args: &Args<'py>, out: Values<'py>) -> Result<Answer<'py>, Fail> {
+    let tensor = |v: Values<'py>| match v.tensor() {
+        Look::Plain(t) => Ok(t),
+        Look::Special => Err(Fail::Special),
+        Look::Other => {
+            let text = format!("{}(): argument 'out' must be Tensor, not {}", e.name, type_name(v.one()));
+            Err(Fail::Op(PyTypeError::new_err(text).into()))
+        }
+    };
+    if e.writes_out() {
+        (e.call)(args, How::Into(tensor(out)?))?;
+        return Ok(Answer::Given(out.one().to_owned()));
+    }
+    let refuse = || Fail::Keyword("out".to_owned());
+    let several = out.one().cast::<pyo3::types::PyTuple>().ok();
+    match ((e.call)(args, How::Fresh)?, several) {
+        (Ret::Tensor(t), None) => deliver(e, &t, tensor(out)?)?,
+        (Ret::Tuple(items), Some(outs)) if outs.len() == items.len() => {
+            for (r, o) in items.into_iter().zip(outs.iter_borrowed()) {
+                let Ret::Tensor(t) = r else { return Err(refuse()) };
+                deliver(e, &t, tensor_of(o).ok_or_else(refuse)?)?;
+            }
+        }
+        _ => return Err(refuse()),
+    }
+    Ok(Answer::Given(out.one().to_owned()))
+}
+/// The op that writes a finished result into `out=`.
+static COPIED: Info = Info {
+    node: "Error",
+    op: "out",
+    schema: "out",
+    inputs: &["self"],
+    outputs: &["result"],
+    visible: 1,
+    nondiff: 1,
+    saves: &[],
+    order: &[],
+    uses: &[],
+    every: false,
+    view: false,
+    state: 0,
+    views: &crate::ops::views::VIEWS,
+};
+/// Writes a result into the user's tensor as an op would.
+fn deliver(e: &'static Entry, value: &Tensor, out: &Tensor) -> Result<(), Fail> {
+    if mode::grad_enabled() && (value.requires_grad() || out.requires_grad()) {
+        return Err(Fail::Op(Box::new(Error::OutGrad { op: e.name })));
+    }
+    let op = || -> Box<dyn crate::tape::Backward> { unreachable!("nothing is recorded") };
+    crate::tape::record(How::Into(out), &COPIED, &[Some(value)], &|x, _| Ok(x[0].expect("it is there").clone()), &op)?;
+    Ok(())
 }
 /// Runs the overloads in order: first as their types say, then with 0-d tensors for numbers.
 #[inline]

@@ -61,6 +61,8 @@ pub struct Entry {
     pub info: Option<&'static Info>,
     /// The named tuple that it returns.
     pub named: Option<&'static str>,
+    /// May it write in place and into `out=`?
+    pub takes_how: bool,
     pub call: fn(&Args<'_>, How<'_>) -> Result<Ret, Fail>,
     pub c: Calls,
     pub place: (&'static str, u32),
@@ -131,6 +133,8 @@ macro_rules! expose {
     (@inplace [$python:ident] $inplace:ident) => { Some(concat!(stringify!($python), "_")) };
     (@text) => { None };
     (@text $($default:tt)+) => { Some(stringify!($($default)+)) };
+    (@there) => { false };
+    (@there $how:ident) => { true };
     (@some) => { None };
     (@some $named:literal) => { Some($named) };
     (@info Function) => { None };
@@ -163,6 +167,7 @@ macro_rules! expose {
                 inplace: $crate::py::entry::expose!(@inplace [$($python)?] $($inplace)?), node: stringify!($node), doc: concat!("" $(, $doc, "\n")*),
                 place: (file!(), line!()), next: std::sync::OnceLock::new(), c: Calls::of::<$node>(), on: Places::of(&[$(stringify!($place)),*]),
                 info: $crate::py::entry::expose!(@info $node), named: $crate::py::entry::expose!(@some $($named)?), params: PARAMS,
+                takes_how: $crate::py::entry::expose!(@there $($how)?),
                 call: |_args: &Args<'_>, _given| {
                     $(let $how = _given;)?
                     $(let $input = $crate::py::entry::expose!(@input _args At::$input as usize, $($kind)?);)*
@@ -225,8 +230,13 @@ impl Entry {
         }
         on
     }
-    pub fn has_out(&self) -> bool {
-        self.info.is_some_and(|i| !i.view && i.visible == 1)
+    /// Does the op itself write into `out=`?
+    pub fn writes_out(&self) -> bool {
+        self.takes_how && !self.info.is_some_and(|i| i.view)
+    }
+    /// Whatever is no view may be asked to write its result elsewhere.
+    pub fn may_have_out(&self) -> bool {
+        self.info.is_none_or(|i| !i.view)
     }
     /// The name of the in-place version, of whichever overload has one.
     pub fn overloads_in_place(&self) -> Option<&'static str> {
@@ -270,7 +280,7 @@ impl Entry {
             }
             parts.push(self.shown(i, method).to_owned() + &p.default.map_or(String::new(), |d| format!("={}", literal(d))));
         }
-        if !method && self.has_out() {
+        if !method && self.writes_out() {
             mark(&mut star, &mut parts);
             parts.push("out=None".into());
         }
@@ -298,7 +308,7 @@ impl Entry {
                 p.default.map_or(String::new(), |d| format!(" = {}", literal(d)))
             ));
         }
-        if !method && self.has_out() {
+        if !method && self.writes_out() {
             if !parts.iter().any(|s| s == "*") {
                 parts.push("*".into())
             }

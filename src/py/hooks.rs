@@ -68,7 +68,7 @@ impl Stow for UserStow {
                 Type,
                 "Output of saved tensor unpack_hook expected to be a Tensor but got result of type {}; {} saved a tensor of shape {:?}",
                 given.get_type().name()?,
-                want.node.name(),
+                want.by,
                 want.shape
             )),
         }

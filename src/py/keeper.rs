@@ -12,6 +12,12 @@ pub struct Keeper {
     /// Storages of packed tensors: their bytes count as saved.
     pub counted: SmallVec<[Counted; 1]>,
 }
+impl Clone for Keeper {
+    fn clone(&self) -> Self {
+        let py = super::tensor::attached();
+        Keeper { owner: self.owner.clone_ref(py), packed: self.packed.as_ref().map(|p| p.clone_ref(py)), counted: self.counted.clone() }
+    }
+}
 impl Keeper {
     pub fn visit(&self, f: &mut dyn FnMut(usize)) {
         f(self.owner.as_ptr() as usize);

@@ -85,7 +85,7 @@ fn _registry(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyDict>>> {
             d.set_item("room", e.on.room)?;
             d.set_item("private", e.on.private)?;
             d.set_item("named", e.named)?;
-            d.set_item("out", e.has_out())?;
+            d.set_item("out", e.writes_out())?;
             let params: Vec<_> = e.params.iter().map(|p| (p.name, p.kind.hint, p.default, p.keyword_only)).collect();
             d.set_item("params", params)?;
             Ok(d)

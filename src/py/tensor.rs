@@ -273,6 +273,13 @@ fn visit_one(v: Visit<'_>, visit: PyVisit<'_>, left: &mut u32) -> Result<(), PyT
 }
 #[pymethods]
 impl PyTensor {
+    /// Gives the class its `__new__`; what that runs is `construct`, which `install` puts in place, since the object must become the
+    /// wrapper of its tensor.
+    #[new]
+    #[pyo3(signature = (*_args, **_kwargs))]
+    fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
+        Err(PyRuntimeError::new_err("Tensor(): the module is not made yet"))
+    }
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         match self.t.get() {
             Some(t) if t.owners() == 1 => visit_tensor(t, visit, &mut { DESCENT }),

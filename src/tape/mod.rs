@@ -6,6 +6,7 @@ pub mod node;
 pub mod random;
 pub mod record;
 pub mod saved;
+pub mod task;
 pub mod tensor;
 
 pub use hooks::{GradHook, Host, Line, NodeHook, PreHook, host, set_host};

@@ -13,13 +13,15 @@ pub struct Thread {
     depth: Cell<u32>,
     packs: RefCell<Vec<Arc<dyn Pack>>>,
     disabled: RefCell<Option<Arc<str>>>,
+    /// A checkpointed region is running again.
+    recomputing: Cell<bool>,
     /// Dispatch modes active on this thread.
     modes: Cell<u32>,
 }
 thread_local! {
     static THREAD: Thread = const { Thread {
         grad: Cell::new(true), inference: Cell::new(false), seq: Cell::new(0), depth: Cell::new(0), packs: RefCell::new(Vec::new()),
-        disabled: RefCell::new(None), modes: Cell::new(0),
+        disabled: RefCell::new(None), modes: Cell::new(0), recomputing: Cell::new(false),
     } };
 }
 /// Are operations recorded? Never in inference mode.
@@ -110,6 +112,13 @@ pub fn hooks_disabled() -> Option<Arc<str>> {
 }
 pub fn set_hooks_disabled(message: Option<Arc<str>>) -> Option<Arc<str>> {
     THREAD.with(|t| t.disabled.replace(message))
+}
+/// Is a checkpointed region being run again? Declared state (running statistics) must not move then.
+pub fn recomputing() -> bool {
+    THREAD.with(|t| t.recomputing.get())
+}
+pub fn set_recomputing(on: bool) -> bool {
+    THREAD.with(|t| t.recomputing.replace(on))
 }
 #[inline]
 pub fn dispatching() -> bool {

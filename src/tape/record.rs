@@ -46,6 +46,42 @@ pub struct Call<'a> {
     pub op: MakeOp<'a>,
 }
 
+/// Who wants to know what recorded ops read (an open checkpoint frame).
+pub trait Reads {
+    fn read(&self, op: &'static str, input: &'static str, a: &Array);
+}
+thread_local! {
+    static READERS: std::cell::RefCell<Vec<Arc<dyn Reads>>> = const { std::cell::RefCell::new(Vec::new()) };
+    static READING: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+pub fn push_reads(r: Arc<dyn Reads>) {
+    READERS.with(|x| x.borrow_mut().push(r));
+    READING.set(true);
+}
+/// Takes the innermost reader off; the caller drops it.
+pub fn pop_reads() -> Option<Arc<dyn Reads>> {
+    let (r, left) = READERS.with(|x| (x.borrow_mut().pop(), x.borrow().len()));
+    READING.set(left > 0);
+    r
+}
+pub fn swap_reads(new: Vec<Arc<dyn Reads>>) -> Vec<Arc<dyn Reads>> {
+    READING.set(!new.is_empty());
+    READERS.with(|x| std::mem::replace(&mut *x.borrow_mut(), new))
+}
+/// Tells the open frames what a recorded op reads: not the target of an in-place op, not declared state, not numbers.
+#[cold]
+fn note_reads(info: &'static Info, lent: &Lent, target: Option<usize>) {
+    let readers = READERS.with(|x| x.borrow().clone());
+    for (i, a) in lent.0.iter().enumerate() {
+        if let Some(a) = a
+            && !a.number
+            && info.state >> i.min(31) & 1 == 0
+            && target != Some(i)
+        {
+            readers.iter().for_each(|r| r.read(info.op, info.inputs.get(i).copied().unwrap_or("tensors"), a));
+        }
+    }
+}
 struct Lent(SmallVec<[Option<Array>; 3]>);
 impl Lent {
     #[inline]
@@ -80,6 +116,9 @@ pub fn record(how: How<'_>, info: &'static Info, inputs: Operands<'_>, forward: 
             let lent = Lent::of(inputs);
             let pack = mode::pack();
             let edges = edges(info, inputs);
+            if READING.get() {
+                note_reads(info, &lent, None);
+            }
             let mut slots = save_inputs(info, inputs, &lent, &edges, pack.as_ref(), None)?;
             let out = forward(&lent.refs(), Out(None))?;
             if info.state != 0 {
@@ -308,6 +347,9 @@ fn in_place(graded: bool, info: &'static Info, inputs: Operands<'_>, forward: Fo
     }
     let pack = mode::pack();
     let edges = edges(info, inputs);
+    if READING.get() {
+        note_reads(info, &lent, Some(0));
+    }
     let mut slots = save_inputs(info, inputs, &lent, &edges, pack.as_ref(), Some(0))?;
     before_write(target, to, info.op)?;
     let value = forward(&lent.refs(), Out(Some(to)))?;
@@ -375,6 +417,9 @@ pub fn record_many(info: &'static Info, inputs: Operands<'_>, forward: Forwards<
     }
     let pack = mode::pack();
     let edges = edges(info, inputs);
+    if READING.get() {
+        note_reads(info, &lent, None);
+    }
     let mut slots = save_inputs(info, inputs, &lent, &edges, pack.as_ref(), None)?;
     let outs = forward(&lent.refs())?;
     if info.state != 0 {

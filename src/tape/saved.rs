@@ -40,8 +40,8 @@ pub trait Stow: Send + Sync {
 }
 /// What the node expects of an unpacked value, and who asks.
 pub struct Wanted<'a> {
-    pub node: &'a Arc<Node>,
-    pub slot: usize,
+    /// Who saved it: a node's name, or the function whose argument it is.
+    pub by: &'a str,
     pub shape: Dims,
     pub dtype: DType,
 }
@@ -269,22 +269,27 @@ impl Value {
     }
 }
 impl Packed {
-    fn unpack(&self, node: &Arc<Node>, slot: usize, history: bool) -> Result<Tensor> {
-        let want = Wanted { node, slot, shape: self.shape, dtype: self.dtype };
+    /// What the policy gives back, checked against what it was given.
+    fn value(&self, by: &str, slot: &dyn Fn() -> String) -> Result<Tensor> {
+        let want = Wanted { by, shape: self.shape, dtype: self.dtype };
         let t = self.stowed.by.unpack(self.stowed.key, self.stowed.keeper.as_ref(), &want)?;
         let (shape, dtype) = t.look(|a| (a.shape, a.dtype));
         if shape != self.shape || dtype != self.dtype {
             bail!(
                 Runtime,
-                "{}: unpacking the saved value {} gave a tensor of shape {:?} and dtype {}, but shape {:?} and dtype {} were packed. An unpack hook must return what pack was given",
-                node.name(),
-                node.slot_name(slot),
+                "{by}: unpacking the saved value {} gave a tensor of shape {:?} and dtype {}, but shape {:?} and dtype {} were packed. An unpack hook must return what pack was given",
+                slot(),
                 shape,
                 dtype.name(),
                 self.shape,
                 self.dtype.name()
             );
         }
+        Ok(t)
+    }
+    fn unpack(&self, node: &Arc<Node>, slot: usize, history: bool) -> Result<Tensor> {
+        let t = self.value(&node.name(), &|| node.slot_name(slot))?;
+        let (shape, dtype) = (self.shape, self.dtype);
         if !history {
             return Ok(t);
         }
@@ -355,6 +360,53 @@ fn save_packed(by: &Arc<dyn Pack>, op: &'static str, slot: &str, array: &Array, 
                 Origin::Output(nr) => History::Output(nr),
             };
             Ok(Value::Packed(Arc::new(Packed { stowed, shape: array.shape, dtype: array.dtype, history })))
+        }
+    }
+}
+/// A tensor in the hands of the innermost policy, outside of any node: an argument of a checkpointed function.
+pub struct Parked {
+    value: Value,
+    edge: Edge,
+}
+impl Parked {
+    pub fn new(t: &Tensor, by: &'static str) -> Result<Parked> {
+        let array = t.array();
+        let value = save(mode::pack().as_ref(), by, "argument", &array, Origin::Input(t), 0)?;
+        let edge = if matches!(value, Value::Packed(_)) { t.edge() } else { Edge::None };
+        Ok(Parked { value, edge })
+    }
+    /// The argument again, with the history it had.
+    pub fn get(&self, by: &str) -> Result<Tensor> {
+        match &self.value {
+            Value::Kept { held, version, .. } => {
+                let t = held.tensor();
+                let (found, shape) = t.look(|a| (a.version(), a.shape));
+                if found != *version {
+                    return Err(Box::new(Error::Modified {
+                        node: by.to_owned(),
+                        slot: "argument".to_owned(),
+                        shape: shape.to_vec(),
+                        found,
+                        expected: *version,
+                        saved_at: None,
+                        written_at: super::record::last_write(&t.array()),
+                    }));
+                }
+                Ok(t.clone())
+            }
+            Value::Packed(p) => {
+                let t = p.value(by, &|| "argument".to_owned())?;
+                if t.edge().same(&self.edge) { Ok(t) } else { Ok(Tensor::with_edge(t.array(), self.edge.clone())) }
+            }
+            _ => bail!(Runtime, "{by}: an argument was not kept"),
+        }
+    }
+    pub fn visit(&self, f: &mut dyn FnMut(Visit<'_>)) {
+        self.value.visit(f);
+        match &self.edge {
+            Edge::Node(n, _) => f(Visit::Node(n)),
+            Edge::Leaf(h) => f(Visit::Held(h)),
+            Edge::None => {}
         }
     }
 }

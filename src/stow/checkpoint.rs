@@ -1,0 +1,516 @@
+//! Checkpoint frames: what a region saves is forgotten, and computed again when backward needs it.
+//!
+//! A frame keeps a table of entries in save order; a slot is (frame, key). It owns no slot and no node, and not the function either: the
+//! function and its arguments live in a keeper, of which every slot holds a reference; with the last slot they are gone. Values that a
+//! recomputation finds belong to (frame, backward call) and go when that call ends. Rules, each with the failure it prevents: FRAMES 3.
+//! Invariant: inside a lock the table is looked at, pushed to, taken from; nothing is called or dropped there, and `release` cannot panic.
+use crate::array::{self, Array};
+use crate::dtype::DType;
+use crate::error::{Error, Result, bail};
+use crate::kernels::pointwise;
+use crate::layout::Dims;
+use crate::storage::Storage;
+use crate::tape::mode::{self, GradGuard};
+use crate::tape::record::Reads;
+use crate::tape::saved::{Keeper, Wanted};
+use crate::tape::task::{self, Ends};
+use crate::tape::{Line, Pack, Saving, Stow, Stowed, Tensor};
+use std::fmt::Write;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+/// What of a recomputed value is compared with the forward pass.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Check {
+    Nothing,
+    /// Op, slot, shape, dtype.
+    Looks,
+    /// These, and a hash of the bytes.
+    Values,
+}
+/// Runs the region again; what it saves goes to the collector that is the thread's policy at that time.
+pub type Run = dyn Fn(Option<&Keeper>) -> Result<()> + Send + Sync;
+
+/// One save of the region.
+struct Entry {
+    look: Look,
+    hash: u64,
+    alive: bool,
+    line: Option<Box<dyn Line>>,
+}
+#[derive(Clone, PartialEq, Debug)]
+struct Look {
+    op: &'static str,
+    slot: String,
+    shape: Dims,
+    dtype: DType,
+}
+impl Look {
+    fn of(s: &Saving<'_>) -> Look {
+        Look { op: s.op, slot: s.slot.to_owned(), shape: s.array.shape, dtype: s.array.dtype }
+    }
+    fn text(&self) -> String {
+        format!("{} saved by {}, of shape {:?} and dtype {}", self.slot, self.op, self.shape, self.dtype.name())
+    }
+}
+/// Something from outside that the region read: to be unchanged when it runs again.
+struct Read {
+    storage: Weak<Storage>,
+    version: u64,
+    op: &'static str,
+    input: &'static str,
+    shape: Dims,
+}
+/// A value that a recomputation took down, with the version it had.
+struct Value {
+    array: Array,
+    version: u64,
+}
+struct Call {
+    task: Option<u64>,
+    values: Vec<Option<Value>>,
+}
+#[derive(Default)]
+struct Table {
+    entries: Vec<Entry>,
+    alive: usize,
+    reads: Vec<Read>,
+    calls: Vec<Call>,
+}
+pub struct Frame {
+    me: Weak<Frame>,
+    run: Box<Run>,
+    check: Check,
+    early_stop: bool,
+    debug: bool,
+    epoch: u32,
+    open: AtomicBool,
+    table: Mutex<Table>,
+}
+static EPOCH: AtomicU32 = AtomicU32::new(1);
+
+impl Frame {
+    pub fn new(check: Check, early_stop: bool, debug: bool, run: Box<Run>) -> Arc<Frame> {
+        let epoch = EPOCH.fetch_add(1, Relaxed);
+        Arc::new_cyclic(|me| Frame { me: me.clone(), run, check, early_stop, debug, epoch, open: AtomicBool::new(true), table: Mutex::default() })
+    }
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(|e| e.into_inner())
+    }
+    /// Slots that are alive, entries in all, recomputed values held: for tests.
+    pub fn counts(&self) -> (usize, usize, usize) {
+        let t = self.table();
+        (t.alive, t.entries.len(), t.calls.iter().map(|c| c.values.iter().flatten().count()).sum())
+    }
+    /// Is anything from outside changed since the region read it?
+    fn check_reads(&self) -> Result<()> {
+        let t = self.table();
+        for r in &t.reads {
+            if let Some(s) = r.storage.upgrade() {
+                let now = s.version().load(Relaxed);
+                if now != r.version {
+                    bail!(
+                        Checkpoint,
+                        "checkpoint: a tensor of shape {:?} that the function read from outside (input '{}' of {}) was changed in place after the forward pass: it is at version {now}, expected version {}. Recomputing would give another value. Pass it as an argument, or write to it after backward",
+                        r.shape,
+                        r.input,
+                        r.op,
+                        r.version
+                    );
+                }
+            }
+        }
+        Ok(())
+    }
+    /// Runs the region again for one backward call (None: somebody looks at a saved value). `only`: nothing but this entry is wanted.
+    fn recompute(&self, keeper: Option<&Keeper>, call: Option<u64>, only: Option<u32>) -> Result<()> {
+        if self.check != Check::Nothing {
+            self.check_reads()?;
+        }
+        let last = {
+            let mut t = self.table();
+            let n = t.entries.len();
+            if !t.calls.iter().any(|c| c.task == call) {
+                t.calls.push(Call { task: call, values: Vec::new() });
+            }
+            if let Some(c) = t.calls.iter_mut().find(|c| c.task == call) {
+                c.values.resize_with(n, || None);
+            }
+            match only {
+                Some(k) => k as usize + 1,
+                None => t.entries.iter().rposition(|e| e.alive).map_or(0, |i| i + 1),
+            }
+        };
+        let stop = self.early_stop || only.is_some() || self.open.load(Acquire);
+        let collector = Arc::new(Collector {
+            frame: self.me.upgrade().expect("a frame that is asked is alive"),
+            call,
+            only,
+            last,
+            stop,
+            state: Mutex::new(Progress { at: 0, stopped: false, wrong: None, log: Vec::new() }),
+        });
+        let result = {
+            let _run = Running::start(collector.clone());
+            let _grad = GradGuard::set(true);
+            (self.run)(keeper)
+        };
+        let (at, stopped, wrong, log) = {
+            let mut p = collector.state.lock().unwrap_or_else(|e| e.into_inner());
+            (p.at, p.stopped, p.wrong.take(), std::mem::take(&mut p.log))
+        };
+        if let Some(wrong) = wrong {
+            return Err(Box::new(Error::Checkpoint(self.explain(wrong, &log))));
+        }
+        match result {
+            Err(e) if !stopped => return Err(e),
+            _ => {}
+        }
+        if stopped || self.check == Check::Nothing {
+            return Ok(());
+        }
+        let n = self.table().entries.len();
+        if at != n && only.is_none() {
+            let text = format!(
+                "checkpoint: A different number of tensors was saved during the original forward and recomputation.\nNumber of tensors saved during forward: {n}\nNumber of tensors saved during recomputation: {at}."
+            );
+            return Err(Box::new(Error::Checkpoint(self.explain(text, &log))));
+        }
+        Ok(())
+    }
+    /// A mismatch, with the operations of both runs if they were asked for.
+    fn explain(&self, mut text: String, log: &[(Look, Option<Box<dyn Line>>)]) -> String {
+        if !self.debug {
+            text.push_str("\nPass debug=True to checkpoint() (or use set_checkpoint_debug_enabled(True)) to see the operations of both runs and where they were called.");
+            return text;
+        }
+        let line = |l: &Option<Box<dyn Line>>| l.as_ref().map_or(String::new(), |l| format!("  at {}", l.text()));
+        text.push_str("\nSaved during the forward pass:");
+        for e in &self.table().entries {
+            let _ = write!(text, "\n  {}{}", e.look.text(), line(&e.line));
+        }
+        text.push_str("\nSaved during the recomputation:");
+        for (look, l) in log {
+            let _ = write!(text, "\n  {}{}", look.text(), line(l));
+        }
+        text
+    }
+    fn take(&self, call: Option<u64>, key: u32) -> Option<Value> {
+        let mut t = self.table();
+        t.calls.iter_mut().find(|c| c.task == call)?.values.get_mut(key as usize)?.take()
+    }
+    fn line(&self) -> Option<Box<dyn Line>> {
+        if self.debug { crate::tape::saved::here() } else { None }
+    }
+    fn forget(&self, call: Option<u64>) {
+        let gone = {
+            let mut t = self.table();
+            t.calls.iter().position(|c| c.task == call).map(|i| t.calls.swap_remove(i))
+        };
+        drop(gone);
+    }
+}
+impl Ends for Frame {
+    fn ended(&self, task: u64) {
+        self.forget(Some(task));
+    }
+}
+impl Stow for Frame {
+    fn unpack(&self, key: u32, keeper: Option<&Keeper>, want: &Wanted<'_>) -> Result<Tensor> {
+        let me: Weak<dyn Ends> = self.me.clone();
+        let call = task::at_end(me);
+        let value = match self.take(call, key) {
+            Some(v) => v,
+            None => {
+                // nothing yet: all that lives; already taken once in this call: this value alone
+                let again = call.is_none() || self.table().calls.iter().any(|c| c.task == call);
+                let result = self.recompute(keeper, call, again.then_some(key));
+                let value = self.take(call, key);
+                if call.is_none() {
+                    self.forget(None);
+                }
+                result?;
+                match value {
+                    Some(v) => v,
+                    None => bail!(
+                        Checkpoint,
+                        "checkpoint: A different number of tensors was saved during the original forward and recomputation: the value of shape {:?} that {} needs did not come up again, or its graph was freed by another thread (backward through it a second time)",
+                        want.shape,
+                        want.by
+                    ),
+                }
+            }
+        };
+        let found = value.array.version();
+        if found != value.version {
+            return Err(Box::new(Error::Modified {
+                node: want.by.to_owned(),
+                slot: "value of a checkpointed region".to_owned(),
+                shape: value.array.shape.to_vec(),
+                found,
+                expected: value.version,
+                saved_at: None,
+                written_at: crate::tape::record::last_write(&value.array),
+            }));
+        }
+        Ok(Tensor::new(value.array))
+    }
+    fn release(&self, key: u32) {
+        let gone = {
+            let mut t = self.table();
+            let Some(e) = t.entries.get_mut(key as usize).filter(|e| e.alive) else { return };
+            e.alive = false;
+            let line = e.line.take();
+            t.alive -= 1;
+            let values: Vec<_> = t.calls.iter_mut().filter_map(|c| c.values.get_mut(key as usize).and_then(Option::take)).collect();
+            let reads = if t.alive == 0 { std::mem::take(&mut t.reads) } else { Vec::new() };
+            (line, values, reads)
+        };
+        drop(gone);
+    }
+}
+
+/// The frame as the policy of the region's first run.
+pub struct Recording {
+    pub frame: Arc<Frame>,
+    pub keeper: Option<Keeper>,
+    /// Addresses of the argument tensors, alive during the run.
+    pub arguments: Vec<usize>,
+}
+/// A captured leaf is kept, not forgotten: there are no bytes to win, and its version is checked. The same rule holds in both runs.
+fn stays(s: &Saving<'_>, arguments: &[usize]) -> bool {
+    s.is_leaf() && !matches!(s.origin, crate::tape::saved::Origin::Input(t) if arguments.contains(&t.id()))
+}
+impl Pack for Recording {
+    fn pack(self: Arc<Self>, s: &Saving<'_>) -> Result<Option<Stowed>> {
+        if stays(s, &self.arguments) {
+            return Ok(None);
+        }
+        let f = &self.frame;
+        let hash = if f.check == Check::Values { hash(s.array)? } else { 0 };
+        let entry = Entry { look: Look::of(s), hash, alive: true, line: f.line() };
+        let key = {
+            let mut t = f.table();
+            t.entries.push(entry);
+            t.alive += 1;
+            t.entries.len() as u32 - 1
+        };
+        let by: Arc<dyn Stow> = f.clone();
+        Ok(Some(Stowed { by, key, keeper: self.keeper.clone() }))
+    }
+    fn recomputes(&self) -> bool {
+        true
+    }
+}
+impl Reads for Recording {
+    fn read(&self, op: &'static str, input: &'static str, a: &Array) {
+        let s = a.storage();
+        if s.born >= self.frame.epoch {
+            return;
+        }
+        let weak = Arc::downgrade(s);
+        let mut t = self.frame.table();
+        if t.reads.iter().any(|r| Weak::ptr_eq(&r.storage, &weak)) {
+            return;
+        }
+        t.reads.push(Read { storage: weak, version: s.version().load(Relaxed), op, input, shape: a.shape });
+    }
+}
+/// The first run of a region, from its start to its end: policy, read notes and epoch are put back on every way out.
+pub struct Opened {
+    recording: Arc<Recording>,
+    epoch: u32,
+}
+impl Opened {
+    pub fn start(recording: Recording, arguments: &[Tensor]) -> Opened {
+        let recording = Arc::new(recording);
+        let epoch = array::epoch();
+        array::set_epoch(recording.frame.epoch);
+        mode::push_pack(recording.clone());
+        crate::tape::record::push_reads(recording.clone());
+        // what is passed is checked where it is parked, not here
+        let mut t = recording.frame.table();
+        for a in arguments {
+            let s = a.look(|x| x.storage().clone());
+            t.reads.push(Read { storage: Arc::downgrade(&s), version: u64::MAX, op: "", input: "", shape: Dims::default() });
+        }
+        drop(t);
+        Opened { recording, epoch }
+    }
+}
+impl Drop for Opened {
+    fn drop(&mut self) {
+        let f = &self.recording.frame;
+        drop(crate::tape::record::pop_reads());
+        drop(mode::pop_pack());
+        array::set_epoch(self.epoch);
+        f.open.store(false, Release);
+        // the region's own writes are its own
+        let gone: Vec<Read> = {
+            let mut t = f.table();
+            let all = std::mem::take(&mut t.reads);
+            let (mut kept, mut gone) = (Vec::new(), Vec::new());
+            for mut r in all {
+                match r.storage.upgrade() {
+                    Some(s) if r.version != u64::MAX && t.alive > 0 => {
+                        r.version = s.version().load(Relaxed);
+                        kept.push(r);
+                    }
+                    _ => gone.push(r),
+                }
+            }
+            t.reads = kept;
+            gone
+        };
+        drop(gone);
+    }
+}
+
+struct Progress {
+    at: usize,
+    stopped: bool,
+    wrong: Option<String>,
+    log: Vec<(Look, Option<Box<dyn Line>>)>,
+}
+/// The policy of a recomputation: takes values down by position, keeps the slots as usual, stops at the last one needed.
+pub struct Collector {
+    frame: Arc<Frame>,
+    call: Option<u64>,
+    only: Option<u32>,
+    last: usize,
+    stop: bool,
+    state: Mutex<Progress>,
+}
+impl Collector {
+    fn fail(&self, text: String) -> Box<Error> {
+        let mut p = self.state.lock().unwrap_or_else(|e| e.into_inner());
+        p.wrong.get_or_insert(text);
+        p.stopped = true;
+        Box::new(Error::Stop)
+    }
+}
+thread_local! { static ARGUMENTS: std::cell::RefCell<Vec<Vec<usize>>> = const { std::cell::RefCell::new(Vec::new()) }; }
+/// Addresses of the argument tensors of the run that is starting.
+pub fn set_arguments(ids: Vec<usize>) {
+    ARGUMENTS.with(|a| {
+        if let Some(top) = a.borrow_mut().last_mut() {
+            *top = ids;
+        }
+    })
+}
+impl Pack for Collector {
+    fn pack(self: Arc<Self>, s: &Saving<'_>) -> Result<Option<Stowed>> {
+        if stays(s, &ARGUMENTS.with(|a| a.borrow().last().cloned().unwrap_or_default())) {
+            return Ok(None);
+        }
+        let f = &self.frame;
+        let at = {
+            let mut p = self.state.lock().unwrap_or_else(|e| e.into_inner());
+            if p.stopped {
+                return Err(Box::new(Error::Stop)); // user code caught the first one
+            }
+            if f.debug {
+                p.log.push((Look::of(s), f.line()));
+            }
+            p.at += 1;
+            p.at - 1
+        };
+        let (expected, hash_then) = match f.table().entries.get(at) {
+            Some(e) => (Some(e.look.clone()), e.hash),
+            None => (None, 0),
+        };
+        let Some(expected) = expected else {
+            // beyond what was recorded: counted at the end (a frame that is still open may grow)
+            return Ok(None);
+        };
+        if f.check != Check::Nothing {
+            let now = Look::of(s);
+            if (now.shape, now.dtype) != (expected.shape, expected.dtype) {
+                return Err(self.fail(format!(
+                    "checkpoint: Recomputed values for the following tensors have different metadata than during the forward pass.\ntensor at position {at}:\nsaved metadata: {}, shape {:?}, dtype {}\nrecomputed metadata: {}, shape {:?}, dtype {}",
+                    expected.op, expected.shape, expected.dtype.name(), now.op, now.shape, now.dtype.name()
+                )));
+            }
+            if now != expected {
+                return Err(self.fail(format!(
+                    "checkpoint: the recomputation ran other operations than the forward pass: at position {at} it saved {}, but the forward pass saved {}",
+                    now.text(),
+                    expected.text()
+                )));
+            }
+            if f.check == Check::Values && hash(s.array)? != hash_then {
+                return Err(self.fail(format!(
+                    "checkpoint: the recomputation gave other values than the forward pass, first at position {at}: {}. Something it depends on changed in between, or it is random without preserve_rng_state",
+                    now.text()
+                )));
+            }
+        }
+        let stop = self.stop && at + 1 >= self.last;
+        {
+            let mut t = f.table();
+            let wanted = t.entries[at].alive && self.only.is_none_or(|k| k as usize == at);
+            if wanted && let Some(c) = t.calls.iter_mut().find(|c| c.task == self.call) {
+                if c.values.len() <= at {
+                    c.values.resize_with(at + 1, || None);
+                }
+                let old = c.values[at].replace(Value { array: s.array.clone(), version: s.array.version() });
+                drop(t);
+                drop(old);
+            }
+        }
+        if stop {
+            self.state.lock().unwrap_or_else(|e| e.into_inner()).stopped = true;
+            return Err(Box::new(Error::Stop));
+        }
+        Ok(None)
+    }
+}
+/// A recomputation starts as if nothing were open on the thread; everything is put back on every way out.
+struct Running {
+    packs: Vec<Arc<dyn Pack>>,
+    reads: Vec<Arc<dyn Reads>>,
+    recomputing: bool,
+    inference: bool,
+}
+impl Running {
+    fn start(collector: Arc<Collector>) -> Running {
+        ARGUMENTS.with(|a| a.borrow_mut().push(Vec::new()));
+        Running {
+            packs: mode::swap_packs(vec![collector]),
+            reads: crate::tape::record::swap_reads(Vec::new()),
+            recomputing: mode::set_recomputing(true),
+            inference: mode::set_inference(false),
+        }
+    }
+}
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(mode::swap_packs(std::mem::take(&mut self.packs)));
+        drop(crate::tape::record::swap_reads(std::mem::take(&mut self.reads)));
+        mode::set_recomputing(self.recomputing);
+        mode::set_inference(self.inference);
+        ARGUMENTS.with(|a| a.borrow_mut().pop());
+    }
+}
+/// A hash of the elements in row-major order, at memory speed: eight lanes of multiply and rotate.
+pub fn hash(a: &Array) -> Result<u64> {
+    const K: u64 = 0x9e37_79b9_7f4a_7c15;
+    let a = pointwise::contiguous(a)?;
+    let at = a.offset * a.dtype.size();
+    let bytes = &a.storage_bytes()[at..at + a.nbytes()];
+    let mut lanes = [K; 8];
+    let (blocks, rest) = bytes.as_chunks::<64>();
+    for b in blocks {
+        for (lane, word) in lanes.iter_mut().zip(b.as_chunks::<8>().0) {
+            *lane = (lane.rotate_left(23) ^ u64::from_le_bytes(*word)).wrapping_mul(K);
+        }
+    }
+    let mut h = bytes.len() as u64;
+    for lane in lanes {
+        h = (h.rotate_left(29) ^ lane).wrapping_mul(K);
+    }
+    for &b in rest {
+        h = (h.rotate_left(5) ^ b as u64).wrapping_mul(K);
+    }
+    Ok(h ^ (h >> 32))
+}

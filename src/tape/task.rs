@@ -1,0 +1,70 @@
+//! The backward calls that run on this thread: who they are, what they will run, and who must be told when they end. `engine` runs them;
+//! policies and hooks ask here.
+use super::node::Node;
+use crate::error::{Result, err};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::any::Any;
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Weak};
+
+/// What holds while a backward call runs on this thread; hooks may ask for it.
+pub struct Task {
+    pub id: u64,
+    pub keep: bool,
+    pub node: Option<Arc<Node>>,
+    /// Addresses of what this call will run (None: everything in `graph`).
+    pub needed: Option<Rc<FxHashSet<usize>>>,
+    /// Addresses of what is reachable.
+    pub graph: Rc<FxHashMap<usize, u32>>,
+    pub callbacks: Vec<Box<dyn FnOnce() -> Result<()>>>,
+    /// State of registrations for the length of this call, by registration.
+    pub state: FxHashMap<u64, Box<dyn Any>>,
+    pub ends: Vec<Weak<dyn Ends>>,
+}
+/// Must be told when a backward call is over, however it ends.
+pub trait Ends {
+    fn ended(&self, task: u64);
+}
+thread_local! { static TASKS: RefCell<Vec<Task>> = const { RefCell::new(Vec::new()) }; }
+pub static NEXT_TASK: AtomicU64 = AtomicU64::new(0);
+
+/// Looks at the innermost running call. `f` may only look, push, take.
+pub fn with_task<R>(f: impl FnOnce(&mut Task) -> R) -> Option<R> {
+    TASKS.with(|t| t.borrow_mut().last_mut().map(f))
+}
+pub fn current_task() -> Option<u64> {
+    with_task(|t| t.id)
+}
+/// To be run when the innermost call is done.
+pub fn queue_callback(f: Box<dyn FnOnce() -> Result<()>>) -> Result<()> {
+    with_task(|t| t.callbacks.push(f)).ok_or_else(|| err!(Runtime, "Final callbacks can only be installed during backward pass."))
+}
+/// Tells `who` when the innermost call ends.
+pub fn at_end(who: Weak<dyn Ends>) -> Option<u64> {
+    with_task(|t| {
+        if !t.ends.iter().any(|e| Weak::ptr_eq(e, &who)) {
+            t.ends.push(who);
+        }
+        t.id
+    })
+}
+/// Takes its task off the stack, on every way out, and tells who wants to know.
+pub struct Running;
+impl Running {
+    pub fn start(task: Task) -> Running {
+        TASKS.with(|t| t.borrow_mut().push(task));
+        Running
+    }
+}
+impl Drop for Running {
+    fn drop(&mut self) {
+        let Some(task) = TASKS.with(|t| t.borrow_mut().pop()) else { return };
+        for e in &task.ends {
+            if let Some(e) = e.upgrade() {
+                e.ended(task.id);
+            }
+        }
+    }
+}
