@@ -411,10 +411,7 @@ function! {
             return gather(self_, indices, dim, false);
         }
         let common = broadcast("take_along_dim", &a.with(|s| s[d] = 1), &i.with(|s| s[d] = 1))?;
-        let to = |t: &Tensor, n: usize| {
-            let shape = common.with(|s| s[d] = n);
-            if t.shape() == shape { Ok(t.clone()) } else { expand(t, Sizes::of(&shape), false) }
-        };
+        let to = |t: &Tensor, n: usize| expand(t, Sizes::of(&common.with(|s| s[d] = n)), false);
         gather(&to(self_, a[d])?, &to(indices, i[d])?, dim, false)
     }
 }

@@ -147,3 +147,219 @@ function! {
         }, &|| Box::new(StackBackward0 { dim: d as i64 }))
     }
 }
+
+// ---- joins and their inverses, as compositions ----
+macro_rules! aliases { ($($name:ident)*) => { $(function! {
+    /// Alias of `cat`.
+    fn $name(; tensors: Vec<Tensor>, dim: i64 = 0) -> Tensor;
+    on [function];
+    { cat(tensors, dim) }
+})* } }
+aliases! { concat concatenate }
+/// `t` with dimensions of length 1, so that it has `n` of them; where they go is torch's.
+fn at_least(t: &Tensor, n: usize) -> Result<Tensor> {
+    match (n, t.ndim()) {
+        (n, 0) => reshape(t, Sizes((0..n).map(|_| 1).collect())),
+        (2, 1) => unsqueeze(t, 0),
+        (3, 1) => unsqueeze(&unsqueeze(t, 0)?, -1),
+        (3, 2) => unsqueeze(t, -1),
+        _ => Ok(t.clone()),
+    }
+}
+fn all_at_least(tensors: &[Tensor], n: usize) -> Result<Vec<Tensor>> {
+    tensors.iter().map(|t| at_least(t, n)).collect()
+}
+fn some(op: &str, tensors: &[Tensor]) -> Result<()> {
+    if tensors.is_empty() { bail!(Runtime, "{op} expects a non-empty TensorList") } else { Ok(()) }
+}
+macro_rules! at_least { ($($n:literal $one:ident $many:ident;)*) => { $(
+    function! {
+        /// With dimensions of length 1, so that there are at least so many.
+        fn $one(input) -> Tensor;
+        on [function];
+        { at_least(input, $n) }
+    }
+    function! {
+        /// Each of several tensors with at least so many dimensions.
+        fn $many(; tensors: Operands) -> Vec<Tensor>;
+        overload $one;
+        on [function];
+        { all_at_least(&tensors.0, $n) }
+    }
+)* } }
+at_least! {
+    1 atleast_1d atleast_1d_each;
+    2 atleast_2d atleast_2d_each;
+    3 atleast_3d atleast_3d_each;
+}
+function! {
+    /// Tensors side by side: joined along the second dimension, vectors along the first.
+    fn hstack(; tensors: Vec<Tensor>) -> Tensor;
+    on [function];
+    {
+        some("hstack", &tensors)?;
+        let all = all_at_least(&tensors, 1)?;
+        let dim = if all[0].ndim() == 1 { 0 } else { 1 };
+        cat(all, dim)
+    }
+}
+macro_rules! stacks { ($($(#[doc = $doc:literal])* $name:ident $n:literal $dim:literal;)*) => { $(function! {
+    $(#[doc = $doc])*
+    fn $name(; tensors: Vec<Tensor>) -> Tensor;
+    on [function];
+    {
+        some(stringify!($name), &tensors)?;
+        cat(all_at_least(&tensors, $n)?, $dim)
+    }
+})* } }
+stacks! {
+    /// Tensors one below the other: joined along the first dimension, vectors as rows.
+    vstack 2 0;
+    /// Alias of `vstack`.
+    row_stack 2 0;
+    /// Tensors one behind the other: joined along the third dimension.
+    dstack 3 2;
+}
+function! {
+    /// Vectors as the columns of a matrix, beside matrices.
+    fn column_stack(; tensors: Vec<Tensor>) -> Tensor;
+    on [function];
+    {
+        some("column_stack", &tensors)?;
+        let column = |t: &Tensor| if t.ndim() <= 1 { reshape(t, Sizes::from_slice(&[-1, 1])) } else { Ok(t.clone()) };
+        hstack(tensors.iter().map(column).collect::<Result<_>>()?)
+    }
+}
+function! {
+    /// Tensors expanded to their common shape.
+    fn broadcast_tensors(; tensors: Operands) -> Vec<Tensor>;
+    on [function];
+    {
+        let shape = tensors.0.iter().try_fold(Dims::default(), |s, t| crate::layout::broadcast("broadcast_tensors", &s, &t.shape()))?;
+        tensors.0.iter().map(|t| expand(t, Sizes::of(&shape), false)).collect()
+    }
+}
+function! {
+    /// The coordinates of a grid: of vectors x, y, .. the grids of x, of y, ..; "xy" exchanges the first two dimensions.
+    fn meshgrid(; tensors: Operands; *, indexing: Option<String> = None) -> Vec<Tensor>;
+    on [function];
+    {
+        let mut all = tensors.0;
+        some("meshgrid", &all)?;
+        let swap = match indexing.as_deref() {
+            None | Some("ij") => false,
+            Some("xy") => all.len() > 1,
+            Some(other) => bail!(Runtime, "torch.meshgrid: indexing must be one of \"xy\" or \"ij\", but received: {other}"),
+        };
+        if let Some(t) = all.iter().find(|t| t.ndim() > 1) {
+            bail!(Runtime, "torch.meshgrid: Expected 0D or 1D tensor in the tensor list but got: {:?}", t.shape());
+        }
+        if swap {
+            all.swap(0, 1);
+        }
+        let shape: Vec<usize> = all.iter().map(|t| t.shape().numel()).collect();
+        let grid = |(i, t): (usize, &Tensor)| {
+            let along = (0..shape.len()).map(|d| if d == i { -1 } else { 1 }).collect();
+            let full = expand(&view(t, Sizes(along))?, Sizes::of(&shape), false)?;
+            if swap { transpose(&full, 0, 1) } else { Ok(full) }
+        };
+        let mut grids = all.iter().enumerate().map(grid).collect::<Result<Vec<_>>>()?;
+        if swap {
+            grids.swap(0, 1);
+        }
+        Ok(grids)
+    }
+}
+function! {
+    /// Every choice of one element from each of several vectors, one a row.
+    fn cartesian_prod(; tensors: Operands) -> Tensor;
+    on [function];
+    {
+        some("cartesian_prod", &tensors.0)?;
+        if let [one] = &tensors.0[..] {
+            return Ok(one.clone());
+        }
+        let grids = meshgrid(tensors, None)?;
+        stack(grids.iter().map(|g| reshape(g, Sizes::from_slice(&[-1]))).collect::<Result<_>>()?, 1)
+    }
+}
+function! {
+    /// Matrices on the diagonal of a matrix that is zero elsewhere.
+    fn block_diag(; tensors: Operands) -> Tensor;
+    on [function];
+    {
+        let blocks = all_at_least(&tensors.0, 2)?;
+        if let Some(t) = blocks.iter().find(|t| t.ndim() > 2) {
+            bail!(Runtime, "torch.block_diag: Input tensors must have 2 or fewer dimensions. Input has {} dimensions", t.ndim());
+        }
+        let width: usize = blocks.iter().map(|t| t.shape()[1]).sum();
+        let mut at = 0;
+        let rows = blocks.iter().map(|t| {
+            let n = t.shape()[1];
+            let row = constant_pad_nd(t, Ints::of(&[at, width - at - n]), Scalar::Int(0));
+            at += n;
+            row
+        });
+        let rows = rows.collect::<Result<Vec<_>>>()?;
+        if rows.is_empty() { zeros(Dims::of(&[1, 0]), crate::dtype::default_dtype()) } else { cat(rows, 0) }
+    }
+}
+function! {
+    /// Views along `dim`: so many of nearly equal length, the longer ones first.
+    fn tensor_split(self_; sections: i64, dim: i64 = 0) -> Tensors;
+    {
+        if self_.ndim() == 0 || sections <= 0 {
+            bail!(Runtime, "tensor_split expected at least a 1-dimensional tensor and a number of sections larger than 0, got {} dims and {sections}", self_.ndim());
+        }
+        let n = self_.shape()[wrap_dim(dim, self_.ndim())?] as i64;
+        split_with_sizes(self_, Ints((0..sections).map(|i| n / sections + (i < n % sections) as i64).collect()), dim)
+    }
+}
+function! {
+    /// Views along `dim`, cut before each of `indices`.
+    fn tensor_split_at(self_; indices: Ints, dim: i64 = 0) -> Vec<Tensor>;
+    overload tensor_split;
+    {
+        if self_.ndim() == 0 {
+            bail!(Runtime, "tensor_split expected at least a 1-dimensional tensor, but got a tensor with 0 dims");
+        }
+        let cuts: Vec<Option<i64>> = [Some(0)].into_iter().chain(indices.iter().map(|&i| Some(i))).chain([None]).collect();
+        cuts.windows(2).map(|c| slice(self_, dim, c[0], c[1], 1)).collect()
+    }
+}
+macro_rules! splits { ($($(#[doc = $doc:literal])* $name:ident $at:ident $least:literal $dim:expr;)*) => { $(
+    function! {
+        $(#[doc = $doc])*
+        fn $name(self_; sections: i64) -> Tensors;
+        {
+            let dim: i64 = ($dim)(self_.ndim());
+            if self_.ndim() < $least {
+                bail!(Runtime, concat!("torch.", stringify!($name), " requires a tensor with at least ", $least, " dimension, but got a tensor with {} dimensions!"), self_.ndim());
+            }
+            let n = self_.shape()[dim as usize] as i64;
+            if sections <= 0 || n % sections != 0 {
+                bail!(Runtime, concat!("torch.", stringify!($name), " attempted to split along dimension {}, but the size of the dimension {} is not divisible by the split_size {}!"), dim, n, sections);
+            }
+            tensor_split(self_, sections, dim)
+        }
+    }
+    function! {
+        $(#[doc = $doc])*
+        fn $at(self_; indices: Ints) -> Vec<Tensor>;
+        overload $name;
+        {
+            if self_.ndim() < $least {
+                bail!(Runtime, concat!("torch.", stringify!($name), " requires a tensor with at least ", $least, " dimension, but got a tensor with {} dimensions!"), self_.ndim());
+            }
+            tensor_split_at(self_, indices, ($dim)(self_.ndim()))
+        }
+    }
+)* } }
+splits! {
+    /// Views side by side: along the second dimension, of a vector along the first.
+    hsplit hsplit_at 1 |n: usize| if n == 1 { 0 } else { 1 };
+    /// Views one below the other.
+    vsplit vsplit_at 2 |_: usize| 0;
+    /// Views one behind the other.
+    dsplit dsplit_at 3 |_: usize| 2;
+}

@@ -4,12 +4,14 @@ pub(crate) mod macros;
 pub mod activation;
 pub mod arith;
 pub mod compare;
+pub mod conv;
 pub mod create;
 pub mod index;
 pub mod join;
 pub mod loss;
 pub mod matmul;
 pub mod norm;
+pub mod pool;
 pub mod random;
 pub mod reduce;
 pub mod scan;
@@ -25,7 +27,7 @@ use crate::layout::Dims;
 use crate::tape::{Attr, IntoAttr, Tensor};
 use smallvec::SmallVec;
 use std::cell::RefCell;
-pub use {activation::*, arith::*, compare::*, create::*, index::*, join::*, loss::*, matmul::*, norm::*, random::*, reduce::*, scan::*, shape::*, softmax::*, unary::*, views::*};
+pub use {activation::*, arith::*, compare::*, conv::*, create::*, index::*, join::*, loss::*, matmul::*, norm::*, pool::*, random::*, reduce::*, scan::*, shape::*, softmax::*, unary::*, views::*};
 
 /// The outputs of an op that has several.
 pub type Tensors = SmallVec<[Tensor; 4]>;

@@ -3,6 +3,7 @@ use super::macros::{op, op_many};
 use super::*;
 use crate::kernels::scan as along;
 use crate::layout::wrap_dim;
+use crate::tape::grad_enabled;
 use smallvec::smallvec;
 
 const ONE: Scalar = Scalar::Int(1);
@@ -42,6 +43,9 @@ fn cumprod_gradient(g: &Tensor, x: &Tensor, y: &Tensor, dim: i64) -> Result<Tens
     if !index::any_true(&zero)? {
         return Ok(plain);
     }
+    if grad_enabled() {
+        return cumprod_gradient_by_terms(g, &x, dim);
+    }
     // Products with the first zero of each line read as 1, counted from there to the next zero.
     let seen = cumsum(&is_zero, dim, None)?;
     let first = logical_and(&zero, &eq(&seen, &number(1.0)?)?)?;
@@ -49,6 +53,18 @@ fn cumprod_gradient(g: &Tensor, x: &Tensor, y: &Tensor, dim: i64) -> Result<Tens
     let without = mul(&cumprod(&alone, dim, None)?, &to_dtype(&eq(&seen, &number(1.0)?)?, y.dtype())?)?;
     let at_first = reversed_cumsum(&mul(g, &without)?, dim)?;
     where_(&first, &at_first, &masked_fill(&plain, &zero, Scalar::Int(0))?)
+}
+/// The same without a quotient, so that it can be differentiated where there are zeros.
+fn cumprod_gradient_by_terms(g: &Tensor, x: &Tensor, dim: i64) -> Result<Tensor> {
+    let n = x.shape()[wrap_dim(dim, x.ndim())?] as i64;
+    let before = cumprod(x, dim, None)?;
+    let term = |i: i64| -> Result<Tensor> {
+        let first = narrow(g, dim, i, 1)?;
+        let after = mul(&narrow(g, dim, i + 1, n - i - 1)?, &cumprod(&narrow(x, dim, i + 1, n - i - 1)?, dim, None)?)?;
+        let sum = add(&first, &sum_dim(&after, Some(Ints::from_slice(&[dim])), true, None)?, ONE)?;
+        if i == 0 { Ok(sum) } else { mul(&sum, &narrow(&before, dim, i - 1, 1)?) }
+    };
+    cat((0..n).map(term).collect::<Result<_>>()?, dim)
 }
 op! {
     /// ln of the running sum of exp along `dim`.

@@ -140,7 +140,7 @@ macro_rules! expose {
     (@info Function) => { None };
     (@info $node:ident) => { Some(&INFO) };
     (@at [] $($x:ident)*) => {
-        #[allow(non_camel_case_types, clippy::upper_case_acronyms)]
+        #[allow(non_camel_case_types, dead_code, clippy::upper_case_acronyms)]
         enum At { $($x,)* }
     };
     (@at [$($order:ident)+] $($x:ident)*) => { $crate::py::entry::expose! { @at [] $($order)+ } };
