@@ -60,7 +60,10 @@ pub fn push_reads(r: Arc<dyn Reads>) {
 }
 /// Takes the innermost reader off; the caller drops it.
 pub fn pop_reads() -> Option<Arc<dyn Reads>> {
-    let (r, left) = READERS.with(|x| (x.borrow_mut().pop(), x.borrow().len()));
+    let (r, left) = READERS.with(|x| {
+        let mut x = x.borrow_mut();
+        (x.pop(), x.len())
+    });
     READING.set(left > 0);
     r
 }
