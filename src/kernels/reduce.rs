@@ -32,8 +32,10 @@ pub enum Axes<'a> {
 pub const LANES: usize = 64;
 /// Elements of a line joined in their own type before the result is widened.
 pub(super) const PART: usize = 1024;
-/// Elements of a gathered tile: with its results it stays in the first-level cache.
+/// Elements of gathered lines: they stay in the first-level cache.
 const TILE: usize = 4096;
+/// Elements of gathered rows: enough rows of a block to be folded several at once.
+const ROWS_TILE: usize = 8 * BLOCK;
 /// A folded innermost axis shorter than this is gathered across lines: a call per line would cost more than its elements.
 const SHORT: usize = 32;
 /// Most results of a block of lines.
@@ -430,7 +432,8 @@ impl<T: Lane> Block<'_, T> {
         let (scratch, raw) = (&mut *self.scratch, &mut *self.raw);
         let direct = same && if self.line { r.step == 1 } else { step == 1 && (r.step == n || (n >= NARROW && r.step > n)) };
         if !direct {
-            let held = (n * r.len).min(TILE.max(n));
+            let most = if self.line { TILE } else { ROWS_TILE };
+            let held = (n * r.len).min(most.max(n));
             scratch.resize(held, T::default());
             raw.resize(if same { 0 } else { held * a.dtype.size() }, 0);
         }
@@ -453,7 +456,7 @@ impl<T: Lane> Block<'_, T> {
             } else if direct {
                 f(Piece::Rows { at: 0, x: a.read(at, (r.len - 1) * r.step + n), stride: r.step });
             } else {
-                let (most, place) = ((TILE / n).max(1), Place::rect(r.step, step));
+                let (most, place) = ((ROWS_TILE / n).max(1), Place::rect(r.step, step));
                 for i in (0..r.len).step_by(most) {
                     let rows = most.min(r.len - i);
                     Part { array: a, at: at + i * r.step, place: &place, rows, cols: n }.fetch(&mut scratch[..rows * n], raw);
