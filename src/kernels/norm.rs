@@ -3,8 +3,9 @@
 //! Operands are made row-major first. A line of statistics is read twice for its mean and variance (about the mean, so that a large one does
 //! not cancel) and once more to be written, all while it is in the cache. Sums are as `reduce` has them; statistics and coefficients are
 //! worked out in f64 and applied in the compute type. Gradients of weights are summed in f64, row by row.
+use super::fold::{Add, Float, Lane, PART, Same, SquareFrom, for_float, part};
 use super::pointwise::contiguous;
-use super::reduce::{Add, Axes, Float, Lane, PART, Same, SquareFrom, for_float, moments, part};
+use super::reduce::{Axes, moments};
 use super::scan::Tile;
 use super::simd::simd;
 use crate::array::{Array, Fresh};
@@ -530,7 +531,7 @@ pub fn group_norm_backward(
 mod tests {
     use super::*;
     use crate::dtype::DType::*;
-    use crate::kernels::reduce::samples::*;
+    use crate::kernels::samples::*;
 
     const FLOATS: [DType; 4] = [Float32, Float64, Float16, BFloat16];
     /// A weight and a bias that differ from element to element.
