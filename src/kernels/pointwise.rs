@@ -625,7 +625,7 @@ simd! {
             }
         }
         let mut rest = |rows: std::ops::Range<usize>, cols: std::ops::Range<usize>| {
-            for r in rows {
+            for r in rows.filter(|_| !cols.is_empty()) {
                 let d = &mut d[r * ds..][cols.clone()];
                 d.iter_mut().zip(s[r + cols.start * cs..].iter().step_by(cs)).for_each(|(d, s)| *d = *s);
             }

@@ -9,7 +9,7 @@ pub fn values(n: usize, dtype: DType, seed: usize) -> Vec<f64> {
         .map(|i| {
             let r = ((i + seed * 77).wrapping_mul(2654435761) >> 7) % 41;
             match dtype {
-                DType::Bool => (r % 3 == 0) as u8 as f64,
+                DType::Bool => r.is_multiple_of(3) as u8 as f64,
                 DType::UInt8 => (r % 5) as f64,
                 d if d.is_float() => (r as f64 - 20.0) / 8.0,
                 _ => r as f64 % 7.0 - 3.0,
