@@ -1,8 +1,9 @@
 //! Arrays in, arrays out. No tape, no Python. `simd`, `math` and `table` say what is computed on slices, `pointwise` walks any layout
-//! with it, by the loops of `nest`; `reduce`, `scan`, `softmax`, `norm` fold axes; `matmul`, `conv`, `pool` are dense linear work; `loss` picks classes; `index`, `sort`, `create`
-//! and `random` move or make elements.
+//! with it, by the loops of `nest`; `fold` says what is folded on slices, `reduce`, `scan`, `softmax` and `norm` walk axes with it;
+//! `matmul`, `conv`, `pool` are dense linear work; `loss` picks classes; `index`, `sort`, `create` and `random` move or make elements.
 pub mod conv;
 pub mod create;
+pub mod fold;
 pub mod index;
 pub mod loss;
 pub mod math;
@@ -13,6 +14,8 @@ pub mod pointwise;
 pub mod pool;
 pub mod random;
 pub mod reduce;
+#[cfg(test)]
+mod samples;
 pub mod scan;
 pub mod simd;
 pub mod softmax;

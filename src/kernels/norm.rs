@@ -3,8 +3,9 @@
 //! Operands are made row-major first. A line of statistics is read twice for its mean and variance (about the mean, so that a large one does
 //! not cancel) and once more to be written, all while it is in the cache. Sums are as `reduce` has them; statistics and coefficients are
 //! worked out in f64 and applied in the compute type. Gradients of weights are summed in f64, row by row.
+use super::fold::{Add, Float, Lane, PART, Same, SquareFrom, for_float, part};
 use super::pointwise::contiguous;
-use super::reduce::{Add, Axes, Float, Lane, PART, Same, SquareFrom, for_float, moments, part};
+use super::reduce::{Axes, moments};
 use super::scan::Tile;
 use super::simd::simd;
 use crate::array::{Array, Fresh};
@@ -126,6 +127,15 @@ simd! {
         for (((&g, &x), p), q) in g.iter().zip(x).zip(plain).zip(with_x) {
             *p += g.widen();
             *q += (g * ((x - c) * r)).widen();
+        }
+    }
+}
+simd! {
+    /// Adds g and g (x - c) of a row to the sums of its columns, which have a `c` each.
+    fn add_columns<T: Float>(g: &[T], x: &[T], c: &[T], plain: &mut [f64], with_x: &mut [f64]) {
+        for ((((&g, &x), &c), p), q) in g.iter().zip(x).zip(c).zip(plain).zip(with_x) {
+            *p += g.widen();
+            *q += (g * (x - c)).widen();
         }
     }
 }
@@ -279,7 +289,7 @@ fn split(a: &Array) -> (usize, usize, usize) {
 }
 /// `mix` of each channel with coefficients of its own: one set a channel, or one a channel of each image.
 fn mix_channels(g: Option<&Array>, a: &Array, k: &[[f64; 4]]) -> Result<Array> {
-    let (images, channels, inner) = split(a);
+    let (_, channels, inner) = split(a);
     let mut out = Fresh::new(a.shape, a.dtype)?;
     if a.numel() == 0 {
         return Ok(out.done());
@@ -294,26 +304,21 @@ fn mix_channels(g: Option<&Array>, a: &Array, k: &[[f64; 4]]) -> Result<Array> {
         let mut xs = Lines::<T>::new(a)?;
         let mut gs = g.map(Lines::<T>::new).transpose()?;
         let mut scratch = Vec::new();
-        let mut line = |i: usize, n: usize, f: &mut dyn FnMut(&[T], &[T], &mut [T])| {
+        let n = if inner >= SHORT { inner } else { channels * inner };
+        let mut columns: [Vec<T>; 4] = [const { Vec::new() }; 4];
+        for i in 0..a.numel() / n {
             let (g, x) = (gs.as_mut().map_or(&[][..], |g| g.get(i * n, n)), xs.get(i * n, n));
-            Tile::line(i * n, n).write(&mut out, a.dtype, &mut scratch, |o| f(g, x, o));
-        };
-        if inner >= SHORT {
-            for i in 0..images * channels {
-                line(i, inner, &mut |g, x, o| mix_line(g, x, &[], narrow(i), o));
-            }
-        } else {
-            let mut columns: [Vec<T>; 4] = [const { Vec::new() }; 4];
-            for image in 0..images {
-                if image == 0 || k.len() > channels {
-                    columns.iter_mut().for_each(Vec::clear);
-                    for c in 0..channels {
-                        let k = narrow(image * channels + c);
-                        columns.iter_mut().zip(k).for_each(|(column, k)| column.resize(column.len() + inner, k));
-                    }
+            if inner < SHORT && (i == 0 || k.len() > channels) {
+                columns.iter_mut().for_each(Vec::clear);
+                for c in 0..channels {
+                    let k = narrow(i * channels + c);
+                    columns.iter_mut().zip(k).for_each(|(column, k)| column.resize(column.len() + inner, k));
                 }
-                line(image, channels * inner, &mut |g, x, o| mix_row(g, x, columns.each_ref().map(|c| &c[..]), o));
             }
+            Tile::line(i * n, n).write(&mut out, a.dtype, &mut scratch, |o| match inner >= SHORT {
+                true => mix_line(g, x, &[], narrow(i), o),
+                false => mix_row(g, x, columns.each_ref().map(|c| &c[..]), o),
+            });
         }
     });
     Ok(out.done())
@@ -322,23 +327,35 @@ fn mix_channels(g: Option<&Array>, a: &Array, k: &[[f64; 4]]) -> Result<Array> {
 fn channel_sums(g: &Array, a: &Array, means: &[f64]) -> Result<Vec<[f64; 2]>> {
     let (images, channels, inner) = split(a);
     let mut sums = vec![[0.0; 2]; means.len()];
+    if a.numel() == 0 {
+        return Ok(sums);
+    }
     for_float!(a.dtype, T => {
         let (mut gs, mut xs) = (Lines::<T>::new(g)?, Lines::<T>::new(a)?);
-        let lines = if inner >= SHORT { 1 } else { channels.max(1) }; // read at once
-        for i in (0..images * channels).step_by(lines) {
-            let (g, x) = (gs.get(i * inner, lines * inner), xs.get(i * inner, lines * inner));
-            for c in 0..lines {
-                let at = (i + c) % means.len();
-                let (g, x) = (&g[c * inner..][..inner], &x[c * inner..][..inner]);
-                let (plain, with_x) = if lines == 1 {
-                    let c = T::narrow(means[at]);
-                    let (s, t) = line_sums(g, x, &[], c);
-                    (s, t + s * (c.widen() - means[at]))
-                } else {
-                    let near = g.iter().zip(x);
-                    near.fold((0.0, 0.0), |(s, t), (g, x)| (s + g.widen(), t + g.widen() * (x.widen() - means[at])))
-                };
-                sums[at] = [sums[at][0] + plain, sums[at][1] + with_x];
+        let mut add = |i: usize, c: T, plain: f64, with_x: f64| {
+            let i = i % means.len();
+            sums[i] = [sums[i][0] + plain, sums[i][1] + with_x + plain * (c.widen() - means[i])];
+        };
+        if inner >= SHORT {
+            for i in 0..images * channels {
+                let c = T::narrow(means[i % means.len()]);
+                let (plain, with_x) = line_sums(gs.get(i * inner, inner), xs.get(i * inner, inner), &[], c);
+                add(i, c, plain, with_x);
+            }
+        } else {
+            let n = channels * inner;
+            let (mut c, mut plain, mut with_x) = (Vec::new(), vec![0.0; n], vec![0.0; n]);
+            for image in 0..images {
+                let first = image * channels % means.len();
+                if image == 0 || means.len() > channels {
+                    c = (0..n).map(|i| T::narrow(means[first + i / inner])).collect();
+                }
+                add_columns(gs.get(image * n, n), xs.get(image * n, n), &c, &mut plain, &mut with_x);
+                if means.len() > channels || image + 1 == images {
+                    (0..n).for_each(|i| add(first + i / inner, c[i], plain[i], with_x[i]));
+                    plain.fill(0.0);
+                    with_x.fill(0.0);
+                }
             }
         }
     });
@@ -514,7 +531,7 @@ pub fn group_norm_backward(
 mod tests {
     use super::*;
     use crate::dtype::DType::*;
-    use crate::kernels::reduce::samples::*;
+    use crate::kernels::samples::*;
 
     const FLOATS: [DType; 4] = [Float32, Float64, Float16, BFloat16];
     /// A weight and a bias that differ from element to element.

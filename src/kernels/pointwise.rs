@@ -519,6 +519,7 @@ impl Part<'_> {
                 d.fill(v);
             }
             _ if array.dtype == T::DTYPE => self.pull(bytes_mut(d), self.cols),
+            Form::Rect(1) => d.chunks_exact_mut(self.cols).enumerate().for_each(|(r, d)| T::read(array, at + r * self.place.rs, d)),
             _ => {
                 let raw = &mut raw[..d.len() * array.dtype.size()];
                 self.pull(raw, self.cols);
@@ -624,10 +625,9 @@ simd! {
             }
         }
         let mut rest = |rows: std::ops::Range<usize>, cols: std::ops::Range<usize>| {
-            for r in rows {
-                for c in cols.clone() {
-                    d[r * ds + c] = s[r + c * cs];
-                }
+            for r in rows.filter(|_| !cols.is_empty()) {
+                let d = &mut d[r * ds..][cols.clone()];
+                d.iter_mut().zip(s[r + cols.start * cs..].iter().step_by(cs)).for_each(|(d, s)| *d = *s);
             }
         };
         rest(0..full_rows, full_cols..cols);

@@ -6,10 +6,10 @@
 //!
 //! f32 lines are carried in f64, integers in i64, as torch has it. The order of the steps is that of the line, except that an f32 line on
 //! its own is joined by eights (in f64, where that neither overflows nor shows after rounding).
+use super::fold::{Add, Float, Greatest, Join, Lane, Least, Mul, Prefer, for_compute, for_float};
 use super::math::Real;
 use super::nest::Place;
 use super::pointwise::{self, Part};
-use super::reduce::{Add, Float, Greatest, Join, Lane, Least, Mul, Prefer, for_compute, for_float};
 use super::simd::simd;
 use crate::array::{Array, Fresh};
 use crate::dtype::DType;
@@ -280,7 +280,7 @@ pub fn logcumsumexp(a: &Array, dim: usize) -> Result<Array> {
 mod tests {
     use super::*;
     use crate::dtype::{DType::*, Scalar};
-    use crate::kernels::reduce::samples::*;
+    use crate::kernels::samples::*;
 
     /// Lines shorter and longer than what goes side by side, at every place of the axis.
     const SHAPES: [&[usize]; 9] = [&[], &[1], &[40], &[5000], &[50, 3], &[3, 70], &[2, 5, 40], &[3, 33, 2], &[2, 0, 3]];

@@ -2,8 +2,8 @@
 //!
 //! One kernel body each, over rows of `w` elements: a line on its own is cut into rows of `LANES`, one accumulator a column, which are then
 //! joined; lines side by side have one accumulator each. Exponentials are taken of x - max, in the compute type, and summed in f64.
+use super::fold::{Add, Float, Greatest, Join, LANES, Lane};
 use super::math::Real;
-use super::reduce::{Add, Float, Greatest, Join, LANES, Lane};
 use super::scan::tiles;
 use super::simd::simd;
 use crate::array::{Array, Fresh};
@@ -148,7 +148,7 @@ pub fn log_softmax_backward(g: &Array, y: &Array, dim: usize, dtype: DType) -> R
 mod tests {
     use super::*;
     use crate::dtype::DType::*;
-    use crate::kernels::reduce::samples::*;
+    use crate::kernels::samples::*;
 
     const SHAPES: [&[usize]; 9] = [&[], &[1], &[40], &[3000], &[50, 3], &[3, 70], &[2, 5, 40], &[3, 33, 2], &[2, 0, 3]];
     const FLOATS: [DType; 4] = [Float32, Float64, Float16, BFloat16];

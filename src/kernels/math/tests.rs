@@ -8,7 +8,6 @@ trait Sample: Real {
     fn ordinal(self) -> i64;
     /// The distance of neighbours at v.
     fn spacing(v: f64) -> f64;
-
 }
 macro_rules! samples { ($($t:ident $i:ident)*) => { $(impl Sample for $t {
     fn next(self, ordinals: i128) -> $t {
@@ -248,15 +247,28 @@ fn check_pairs<T: Sample>(max: f64, big: f64) {
                 ("atan2", 0.9, worst_of_pairs(atan2_all, &any, &other, |y, x| y.atan2(x))),
                 ("pow", 1.1, worst_of_pairs(pow_all, &positive, &exponent, exact_pow)),
                 ("pow", 1.1, worst_of_pairs(pow_all, &near_1, &far, exact_pow)),
-                ("hypot", 1.1, worst_of_pairs(hypot_all, &any, &other, |a, b| {
-                    let s = a.abs().0.max(b.abs().0);
-                    let down = -s.log2().max(-1080.0) as i32;
-                    if s == 0.0 { s.into() } else { let (a, b) = (a.two_to(down), b.two_to(down)); (a * a + b * b).sqrt().two_to(-down) }
-                })),
-                ("logaddexp", 1.9, worst_of_pairs(logaddexp_all, &sum, &addend, |a, b| {
-                    let (low, high) = if a.0 < b.0 { (a, b) } else { (b, a) };
-                    high + (low - high).exp().log1p()
-                })),
+                (
+                    "hypot",
+                    1.1,
+                    worst_of_pairs(hypot_all, &any, &other, |a, b| {
+                        let s = a.abs().0.max(b.abs().0);
+                        let down = -s.log2().max(-1080.0) as i32;
+                        if s == 0.0 {
+                            s.into()
+                        } else {
+                            let (a, b) = (a.two_to(down), b.two_to(down));
+                            (a * a + b * b).sqrt().two_to(-down)
+                        }
+                    }),
+                ),
+                (
+                    "logaddexp",
+                    1.9,
+                    worst_of_pairs(logaddexp_all, &sum, &addend, |a, b| {
+                        let (low, high) = if a.0 < b.0 { (a, b) } else { (b, a) };
+                        high + (low - high).exp().log1p()
+                    }),
+                ),
             ]
         });
         for (name, bound, worst) in bounds {
@@ -265,7 +277,13 @@ fn check_pairs<T: Sample>(max: f64, big: f64) {
     }
 }
 fn exact_pow(x: Dd, y: Dd) -> Dd {
-    if y.0 == 0.0 || x.0 == 1.0 { Dd::from(1.0) } else if x.0 == 0.0 { x.0.powf(y.0).into() } else { (y * x.log()).exp() }
+    if y.0 == 0.0 || x.0 == 1.0 {
+        Dd::from(1.0)
+    } else if x.0 == 0.0 {
+        x.0.powf(y.0).into()
+    } else {
+        (y * x.log()).exp()
+    }
 }
 #[test]
 fn errors_of_two_arguments_stay_within_bounds_at_every_level() {
@@ -284,7 +302,10 @@ fn figures() {
         let x32 = points::<f32>(low.max(-3.4e38), high.min(3.4e38), spread, n);
         let x64 = points::<f64>(low, high, spread, n);
         let mut ns = vec![];
-        let (a, b) = (&points::<f32>(low.max(-spread), high.min(spread), spread, 8192)[4096..], &points::<f64>(low.max(-spread), high.min(spread), spread, 8192)[4096..]);
+        let (a, b) = (
+            &points::<f32>(low.max(-spread), high.min(spread), spread, 8192)[4096..],
+            &points::<f64>(low.max(-spread), high.min(spread), spread, 8192)[4096..],
+        );
         for level in [Level::Avx512, Level::Avx2, Level::Plain] {
             simd::limit(Some(level));
             ns.push((nanoseconds(f.f32, a), nanoseconds(f.f64, b)));
@@ -292,7 +313,23 @@ fn figures() {
         let plain = (worst(&x32, &over(f.f32, &x32), f.exact), worst(&x64, &over(f.f64, &x64), f.exact));
         simd::limit(None);
         let (e32, e64) = (worst(&x32, &over(f.f32, &x32), f.exact), worst(&x64, &over(f.f64, &x64), f.exact));
-        println!("{:12} {:5.2} at {:13.6e} {:5.2} at {:13.6e}   {:5.2} {:5.2} {:6.2}   {:5.2} {:5.2} {:6.2}   plain {:5.2} at {:13.6e} {:5.2} at {:13.6e}",
-            f.name, e32.0, e32.1, e64.0, e64.1, ns[0].0, ns[1].0, ns[2].0, ns[0].1, ns[1].1, ns[2].1, plain.0.0, plain.0.1, plain.1.0, plain.1.1);
+        println!(
+            "{:12} {:5.2} at {:13.6e} {:5.2} at {:13.6e}   {:5.2} {:5.2} {:6.2}   {:5.2} {:5.2} {:6.2}   plain {:5.2} at {:13.6e} {:5.2} at {:13.6e}",
+            f.name,
+            e32.0,
+            e32.1,
+            e64.0,
+            e64.1,
+            ns[0].0,
+            ns[1].0,
+            ns[2].0,
+            ns[0].1,
+            ns[1].1,
+            ns[2].1,
+            plain.0.0,
+            plain.0.1,
+            plain.1.0,
+            plain.1.1
+        );
     }
 }

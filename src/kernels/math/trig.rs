@@ -153,7 +153,13 @@ pub fn atan2<const F: bool, T: Real>(y: T, x: T) -> T {
     let factor = away(high, T::INVERTIBLE);
     let left = T::ONE.copysign(x) < T::ZERO;
     let r = angle::<F, T>(low * factor, high * factor, steep, left).copysign(y);
-    if x.is_nan() { x } else if y.is_nan() { y } else { r }
+    if x.is_nan() {
+        x
+    } else if y.is_nan() {
+        y
+    } else {
+        r
+    }
 }
 /// (s, tail) with asin(s) = s + tail, and whether a > 1/2: s is then the sine of half the complement.
 #[inline(always)]
