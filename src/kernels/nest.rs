@@ -6,9 +6,9 @@
 use smallvec::SmallVec;
 
 /// Elements of a tile over two axes.
-const TILE: usize = 4096;
-/// Rows of such a tile: whole cache lines along both axes.
-const TILE_ROWS: usize = 64;
+const TILE: usize = 8192;
+/// Rows of such a tile: whole cache lines along both axes, several along the one that the operand is read by.
+const TILE_ROWS: usize = 128;
 
 /// One loop: its length, and by how many elements it moves the result and each operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
