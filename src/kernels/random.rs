@@ -389,18 +389,17 @@ pub fn normal(g: &mut Generator, shape: Dims, dtype: DType, mean: f64, std: f64)
     }
     check_normal(dtype, std)?;
     match dtype {
-        DType::Float64 => normal_of::<f64>(g, shape, mean, std),
-        DType::Float32 => normal_of::<f32>(g, shape, mean as f32, std as f32),
+        DType::Float64 => normal_of::<f64>(g, shape, mean, std, false),
+        DType::Float32 => normal_of::<f32>(g, shape, mean as f32, std as f32, false),
         _ => {
-            let mut all = vec![0.0; shape.numel()];
-            g.normal_blocks(&mut all, mean as f32, std as f32, true);
-            stored(shape, dtype, &all)
+            let wide = normal_of::<f32>(g, shape, mean as f32, std as f32, true)?;
+            stored(shape, dtype, wide.slice::<f32>())
         }
     }
 }
-fn normal_of<T: Float>(g: &mut Generator, shape: Dims, mean: T, std: T) -> Result<Array> {
+fn normal_of<T: Float>(g: &mut Generator, shape: Dims, mean: T, std: T, lean: bool) -> Result<Array> {
     let mut to = Fresh::new(shape, T::DTYPE)?;
-    g.normal_blocks(to.slice_mut(), mean, std, false);
+    g.normal_blocks(to.slice_mut(), mean, std, lean);
     Ok(to.done())
 }
 /// Normal, one after another in float64: few elements, and destinations that are not row-major.
