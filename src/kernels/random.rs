@@ -728,7 +728,7 @@ pub fn multinomial(g: &mut Generator, p: &Array, n: i64, replacement: bool) -> R
     }
     if replacement && n > 1 {
         let mut to = Fresh::new(shape, DType::Int64)?;
-        for (o, row) in to.slice_mut::<i64>().chunks_exact_mut(n).zip(rows.slice::<f64>().chunks_exact(categories)) {
+        for (o, row) in to.slice_mut::<i64>().chunks_exact_mut(n).zip(rows.slice::<f64>().chunks_exact(categories.max(1))) {
             let cumulated = if p.dtype == DType::Float64 { cumulate(row.iter().copied()) } else { cumulate(row.iter().map(|v| *v as f32)) };
             g.each(2, o, |w, o| {
                 let mut u = [0.0; CHUNK / 2];
@@ -988,9 +988,11 @@ mod tests {
             (&[f32::NAN, 2.], 3, true),
             (&[f32::INFINITY, 2.], 1, false),
             (&[], 2, true),
+            (&[], 1, true),
         ] {
             refused(multinomial(g, &p(v), n, replacement));
         }
+        assert_eq!(multinomial(g, &Array::full(d(&[0, 0]), Float32, 1.0.into()).unwrap(), 2, true).unwrap().numel(), 0);
         refused(multinomial(g, &Array::full(s, Int64, 1i64.into()).unwrap(), 1, false));
         refused(multinomial(g, &Array::full(d(&[2, 2, 2]), Float32, 1.0.into()).unwrap(), 1, false));
     }
