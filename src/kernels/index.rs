@@ -37,6 +37,15 @@ pub(super) fn computing(dtype: DType) -> DType {
     for_compute!(dtype, T => T::DTYPE)
 }
 
+/// A list of `n`, or the error that there is no memory for it: lengths may come from a user.
+pub(super) fn room<T: Clone + Default>(n: usize) -> Result<Vec<T>> {
+    let mut list = Vec::new();
+    if list.try_reserve_exact(n).is_err() {
+        return Err(Box::new(Error::Memory { bytes: n as u128 * size_of::<T>() as u128 }));
+    }
+    list.resize(n, T::default());
+    Ok(list)
+}
 /// One axis of an indexing.
 enum Axis {
     /// Taken whole: its length and stride.
@@ -84,27 +93,6 @@ impl Places {
             index[d + 1..].fill(0);
         }
     }
-    /// The elements there, as a fresh array of `shape`.
-    fn pick(&self, a: &Array, shape: Dims) -> Result<Array> {
-        let mut to = Fresh::new(shape, a.dtype)?;
-        for_dtype!(a.dtype, T => {
-            let (s, mut rest) = (a.read::<T>(a.offset, span(&a.shape, &a.strides)), to.slice_mut::<T>());
-            self.each(|start, list| {
-                let (o, later) = std::mem::take(&mut rest).split_at_mut(list.len() * self.row);
-                rest = later;
-                if self.row == 1 {
-                    for (o, l) in o.iter_mut().zip(list) {
-                        *o = s[start + l];
-                    }
-                } else {
-                    for (o, l) in o.chunks_exact_mut(self.row).zip(list) {
-                        o.copy_from_slice(&s[start + l..][..self.row]);
-                    }
-                }
-            });
-        });
-        Ok(to.done())
-    }
     /// Changes each element there by `set`, which also gets the next of `values`; the only value again and again if it is one.
     fn put<T: Element>(&self, d: &mut [T], values: &[T], set: impl Fn(&mut T, T)) {
         let (mut rest, row) = (values, self.row);
@@ -131,10 +119,32 @@ impl Places {
         });
     }
 }
+/// The elements that `axes` name in `a`, as a fresh array of `shape`.
+fn pick(a: &Array, axes: Vec<Axis>, shape: Dims) -> Result<Array> {
+    let mut to = Fresh::new(shape, a.dtype)?;
+    let places = Places::new(axes);
+    for_dtype!(a.dtype, T => {
+        let (s, mut rest) = (a.read::<T>(a.offset, span(&a.shape, &a.strides)), to.slice_mut::<T>());
+        places.each(|start, list| {
+            let (o, later) = std::mem::take(&mut rest).split_at_mut(list.len() * places.row);
+            rest = later;
+            if places.row == 1 {
+                for (o, l) in o.iter_mut().zip(list) {
+                    *o = s[start + l];
+                }
+            } else {
+                for (o, l) in o.chunks_exact_mut(places.row).zip(list) {
+                    o.copy_from_slice(&s[start + l..][..places.row]);
+                }
+            }
+        });
+    });
+    Ok(to.done())
+}
 /// Offsets of indexed elements along an axis of `n`, `stride` apart; the first index that is out of range, if there is one. With `wrap`,
 /// negative ones count from the end.
 fn offsets(index: &[i64], n: usize, stride: usize, wrap: bool) -> Result<Vec<usize>, i64> {
-    let mut list = vec![0; index.len()];
+    let mut list = vec![0; index.len()]; // no longer than the index, which lies in memory
     if list_offsets(index, n as i64, stride, if wrap { n as i64 } else { 0 }, &mut list) {
         Ok(list)
     } else {
@@ -209,7 +219,7 @@ fn lined(a: &Array) -> Array {
 
 /// The places that `indices` name in `a`, one index a dimension (a mask takes as many as it has), `None` for all of it; and the shape of
 /// what they select: the indices' common shape stands where the first of them does if they are neighbours, else in front.
-fn plan(a: &Array, indices: &[Option<Array>]) -> Result<(Places, Dims)> {
+fn plan(a: &Array, indices: &[Option<Array>]) -> Result<(Vec<Axis>, Dims)> {
     let (mut axes, mut shape, mut d) = (Vec::new(), Vec::new(), 0);
     let mut listed: Vec<(Dims, Vec<usize>)> = Vec::new();
     let mut seat = None;
@@ -265,7 +275,7 @@ fn plan(a: &Array, indices: &[Option<Array>]) -> Result<(Places, Dims)> {
     }
     let shape = Dims::of(&shape);
     shape.checked_numel()?;
-    Ok((Places::new(axes), shape))
+    Ok((axes, shape))
 }
 /// Sums of offsets, broadcast to their common shape.
 fn joined(mut listed: Vec<(Dims, Vec<usize>)>) -> Result<(Dims, Vec<usize>)> {
@@ -278,7 +288,7 @@ fn joined(mut listed: Vec<(Dims, Vec<usize>)>) -> Result<(Dims, Vec<usize>)> {
     if let [_] = listed[..] {
         return Ok((common, listed.remove(0).1));
     }
-    let mut sum = vec![0; common.checked_numel()?];
+    let mut sum = room(common.checked_numel()?)?;
     for (shape, list) in &listed {
         if *shape == common {
             sum.iter_mut().zip(list).for_each(|(s, l)| *s += l);
@@ -293,8 +303,8 @@ fn joined(mut listed: Vec<(Dims, Vec<usize>)>) -> Result<(Dims, Vec<usize>)> {
 }
 /// Elements (or slices) of `a` where `indices` say: `a[i, :, j]`.
 pub fn index(a: &Array, indices: &[Option<Array>]) -> Result<Array> {
-    let (places, shape) = plan(a, indices)?;
-    places.pick(a, shape)
+    let (axes, shape) = plan(a, indices)?;
+    pick(a, axes, shape)
 }
 /// `a` with `values` (broadcast) where `indices` say; with `accumulate` added to what is there, else of several the last.
 pub fn index_put(out: Out<'_>, a: &Array, indices: &[Option<Array>], values: &Array, accumulate: bool) -> Result<Array> {
@@ -307,7 +317,7 @@ pub fn index_put(out: Out<'_>, a: &Array, indices: &[Option<Array>], values: &Ar
         );
     }
     let to = if accumulate { target_computing(out, a)? } else { target(out, a)? };
-    let (places, shape) = plan(&to, indices)?;
+    let (axes, shape) = plan(&to, indices)?;
     if broadcast("index_put_", &shape, &values.shape).ok() != Some(shape) {
         bail!(
             Runtime,
@@ -316,7 +326,7 @@ pub fn index_put(out: Out<'_>, a: &Array, indices: &[Option<Array>], values: &Ar
         );
     }
     let values = if values.numel() == 1 { lined(values) } else { expanded(values, &shape) };
-    put_in(to, &places, &values, accumulate, a.dtype)
+    put_in(to, &Places::new(axes), &values, accumulate, a.dtype)
 }
 /// Puts `values` (one, or as many as there are places) or adds them.
 fn put_in(to: Array, places: &Places, values: &Array, add: bool, dtype: DType) -> Result<Array> {
@@ -457,10 +467,10 @@ pub fn masked_scatter(out: Out<'_>, a: &Array, mask: &Array, source: &Array) -> 
 // Along one dimension, by a list
 
 /// All of `a`, but along `dim` only what is listed.
-fn along(a: &Array, dim: usize, list: Vec<usize>) -> Places {
+fn along(a: &Array, dim: usize, list: Vec<usize>) -> Vec<Axis> {
     let mut axes: Vec<Axis> = a.shape.iter().zip(a.strides.iter()).map(|(&n, &s)| Axis::Whole(n, s)).collect();
     axes[dim] = Axis::Listed(list);
-    Places::new(axes)
+    axes
 }
 /// Checks an index of one dimension (or none) and gives its offsets along `dim`.
 fn listed(op: &'static str, a: &Array, dim: usize, index: &Array) -> Result<Vec<usize>> {
@@ -478,7 +488,7 @@ pub fn index_select(a: &Array, dim: usize, index: &Array) -> Result<Array> {
     let l = lined(a);
     let list = listed("index_select", &l, dim, index)?;
     let shape = if a.ndim() == 0 { a.shape } else { a.shape.with(|s| s[dim] = list.len()) };
-    along(&l, dim, list).pick(&l, shape)
+    pick(&l, along(&l, dim, list), shape)
 }
 /// Checks `source` against what is listed of `a`.
 fn check_source(op: &'static str, a: &Array, dim: usize, index: &Array, source: &Array) -> Result<()> {
@@ -512,7 +522,7 @@ fn index_change(
 ) -> Result<Array> {
     let to = if alpha.is_some() { target_computing(out, a)? } else { target(out, a)? };
     let l = lined(&to);
-    let places = along(&l, dim, listed(op, &l, dim, index)?);
+    let places = Places::new(along(&l, dim, listed(op, &l, dim, index)?));
     match alpha {
         None => put_in(to, &places, source, false, a.dtype),
         Some(alpha) => {
@@ -544,7 +554,7 @@ pub fn index_fill(out: Out<'_>, a: &Array, dim: usize, index: &Array, value: Sca
     let to = target(out, a)?;
     let l = lined(&to);
     let list = offsets(&to_i64(index)?, l.shape[dim], l.strides[dim], true).map_err(|i| out_of_bounds(i, dim, l.shape[dim]))?;
-    put_in(to, &along(&l, dim, list), &Array::scalar(value, a.dtype)?, false, a.dtype)
+    put_in(to, &Places::new(along(&l, dim, list)), &Array::scalar(value, a.dtype)?, false, a.dtype)
 }
 /// Rows of `weight` by number.
 pub fn embedding(weight: &Array, indices: &Array) -> Result<Array> {
@@ -554,7 +564,7 @@ pub fn embedding(weight: &Array, indices: &Array) -> Result<Array> {
     let list = embedded(indices, weight.shape[0], weight.strides[0])?;
     let shape = indices.shape.with(|s| s.push(weight.shape[1]));
     shape.checked_numel()?;
-    along(weight, 0, list).pick(weight, shape)
+    pick(weight, along(weight, 0, list), shape)
 }
 fn embedded(indices: &Array, n: usize, stride: usize) -> Result<Vec<usize>> {
     if !matches!(indices.dtype, DType::Int64 | DType::Int32) {
@@ -598,7 +608,7 @@ pub fn take(a: &Array, index: &Array) -> Result<Array> {
         bail!(Index, "take(): tried to take from an empty tensor");
     }
     let list = numbered("take", a, index)?;
-    Places { outer: vec![], inner: list, row: 1 }.pick(a, index.shape)
+    pick(a, vec![Axis::Listed(list)], index.shape)
 }
 fn numbered(op: &'static str, a: &Array, index: &Array) -> Result<Vec<usize>> {
     if index.dtype != DType::Int64 {
@@ -1241,6 +1251,18 @@ mod tests {
         same(index(&floats(&[2, 0]), &[Some(ints(&[1, 1, 0]))]), &[3, 0], &[]);
         refused(index_put(NO, &a, &[Some(ints(&[0]))], &floats(&[2]), false), "Runtime");
         refused(index_put(NO, &a, &[Some(ints(&[0]))], &arr(&[1], &[1.], Float64), false), "Runtime");
+    }
+    #[test]
+    fn what_has_no_memory_is_an_error() {
+        let n = 1usize << 45;
+        let wide = floats(&[1]).view(d(&[1, n]), d(&[1, 0]), 0);
+        refused(index(&wide, &[Some(ints(&[0, 0]))]), "Runtime");
+        refused(index_select(&wide, 0, &ints(&[0])), "Runtime");
+        refused(index_put(NO, &wide, &[Some(ints(&[0]))], &floats(&[1]), false), "Runtime");
+        refused(flip(&wide, &[1]), "Runtime");
+        refused(one_hot(&ints(&[1 << 45]), None), "Runtime");
+        refused(super::super::sort::argsort(&wide, 1, false), "Runtime");
+        refused(super::super::random::normal(&mut super::super::random::Generator::new(0), wide.shape, Float16, 0., 1.), "Runtime");
     }
     #[test]
     fn index_put_writes_in_place_or_into_a_copy() {

@@ -389,18 +389,17 @@ pub fn normal(g: &mut Generator, shape: Dims, dtype: DType, mean: f64, std: f64)
     }
     check_normal(dtype, std)?;
     match dtype {
-        DType::Float64 => normal_of::<f64>(g, shape, mean, std),
-        DType::Float32 => normal_of::<f32>(g, shape, mean as f32, std as f32),
+        DType::Float64 => normal_of::<f64>(g, shape, mean, std, false),
+        DType::Float32 => normal_of::<f32>(g, shape, mean as f32, std as f32, false),
         _ => {
-            let mut all = vec![0.0; shape.numel()];
-            g.normal_blocks(&mut all, mean as f32, std as f32, true);
-            stored(shape, dtype, &all)
+            let wide = normal_of::<f32>(g, shape, mean as f32, std as f32, true)?;
+            stored(shape, dtype, wide.slice::<f32>())
         }
     }
 }
-fn normal_of<T: Float>(g: &mut Generator, shape: Dims, mean: T, std: T) -> Result<Array> {
+fn normal_of<T: Float>(g: &mut Generator, shape: Dims, mean: T, std: T, lean: bool) -> Result<Array> {
     let mut to = Fresh::new(shape, T::DTYPE)?;
-    g.normal_blocks(to.slice_mut(), mean, std, false);
+    g.normal_blocks(to.slice_mut(), mean, std, lean);
     Ok(to.done())
 }
 /// Normal, one after another in float64: few elements, and destinations that are not row-major.
@@ -729,7 +728,7 @@ pub fn multinomial(g: &mut Generator, p: &Array, n: i64, replacement: bool) -> R
     }
     if replacement && n > 1 {
         let mut to = Fresh::new(shape, DType::Int64)?;
-        for (o, row) in to.slice_mut::<i64>().chunks_exact_mut(n).zip(rows.slice::<f64>().chunks_exact(categories)) {
+        for (o, row) in to.slice_mut::<i64>().chunks_exact_mut(n).zip(rows.slice::<f64>().chunks_exact(categories.max(1))) {
             let cumulated = if p.dtype == DType::Float64 { cumulate(row.iter().copied()) } else { cumulate(row.iter().map(|v| *v as f32)) };
             g.each(2, o, |w, o| {
                 let mut u = [0.0; CHUNK / 2];
@@ -989,9 +988,11 @@ mod tests {
             (&[f32::NAN, 2.], 3, true),
             (&[f32::INFINITY, 2.], 1, false),
             (&[], 2, true),
+            (&[], 1, true),
         ] {
             refused(multinomial(g, &p(v), n, replacement));
         }
+        assert_eq!(multinomial(g, &Array::full(d(&[0, 0]), Float32, 1.0.into()).unwrap(), 2, true).unwrap().numel(), 0);
         refused(multinomial(g, &Array::full(s, Int64, 1i64.into()).unwrap(), 1, false));
         refused(multinomial(g, &Array::full(d(&[2, 2, 2]), Float32, 1.0.into()).unwrap(), 1, false));
     }

@@ -3,7 +3,7 @@
 //! Every element type maps to an unsigned key of the same order (NaN last, -0 equal to 0, as torch has it); key and index are packed into
 //! one integer, so that no two are equal: any order of equal elements would be a different number, and every result is stable. The work is
 //! done on packed lines for two widths, whatever the element type; values are then fetched by index, so their bits survive.
-use super::index::{computing, for_compute};
+use super::index::{computing, for_compute, room};
 use super::pointwise::{cast, contiguous};
 use crate::array::{Array, Fresh};
 use crate::dtype::{DType, Element, Truth, for_dtype, promote};
@@ -143,9 +143,13 @@ macro_rules! for_packed {
         }
     }};
 }
+/// What `sort_line` needs beside a line of `n`.
+fn spare<P: Packed>(n: usize) -> Result<Vec<P>> {
+    room(if n < RADIX { 0 } else { n })
+}
 /// Lines from here on are sorted byte by byte of the key, shorter ones by comparison.
 const RADIX: usize = 512;
-fn sort_line<P: Packed>(line: &mut [P], spare: &mut Vec<P>) {
+fn sort_line<P: Packed>(line: &mut [P], spare: &mut [P]) {
     if line.len() < RADIX {
         return line.sort_unstable();
     }
@@ -158,8 +162,7 @@ fn sort_line<P: Packed>(line: &mut [P], spare: &mut Vec<P>) {
             c[p.digit(d)] += 1;
         }
     }
-    spare.resize(line.len(), P::default());
-    let (mut from, mut to, mut swapped) = (&mut *line, &mut spare[..], false);
+    let (mut from, mut to, mut swapped) = (&mut *line, spare, false);
     for (d, count) in counts[..P::DIGITS].iter_mut().enumerate() {
         if count[from[0].digit(d)] == from.len() {
             continue; // all have the same byte
@@ -234,7 +237,7 @@ fn fetch(a: &Array, indices: &Array) -> Result<Array> {
 fn choose<P: Packed>(a: &Array, packing: Packing, k: usize, mut choose: impl FnMut(&mut [P], &mut [i64])) -> Result<Array> {
     let mut to = Fresh::new(of_length(a, k), DType::Int64)?;
     let n = a.shape[a.ndim() - 1];
-    let mut line = vec![P::default(); if a.numel() == 0 { 0 } else { n }];
+    let mut line = room(if a.numel() == 0 { 0 } else { n })?;
     if k > 0 && n > 0 {
         for (i, o) in to.slice_mut::<i64>().chunks_exact_mut(k).enumerate() {
             packing.pack(a, a.offset + i * n, 0, &mut line);
@@ -246,7 +249,7 @@ fn choose<P: Packed>(a: &Array, packing: Packing, k: usize, mut choose: impl FnM
 fn order(a: &Array, descending: bool) -> Result<Array> {
     let n = a.shape[a.ndim() - 1];
     for_packed!(a, descending, (P, packing) => {
-        let mut spare = Vec::new();
+        let mut spare = spare(n)?;
         choose::<P>(a, packing, n, |line, o| {
             sort_line(line, &mut spare);
             for (o, p) in o.iter_mut().zip(line) {
@@ -365,8 +368,9 @@ pub fn mode(a: &Array, dim: usize, keep_dim: bool) -> Result<(Array, Array)> {
     let l = lines(a, dim)?;
     need_elements("mode", &l, dim)?;
     let float = l.dtype.is_float();
+    let n = l.shape[l.ndim() - 1];
     let indices = for_packed!(&l, false, (P, packing) => {
-        let mut spare = Vec::new();
+        let mut spare = spare(n)?;
         choose::<P>(&l, packing, 1, |line, o| {
             sort_line(line, &mut spare);
             let mut most = 0;
@@ -396,7 +400,7 @@ pub struct Unique {
 pub fn unique(a: &Array) -> Result<Unique> {
     let (rows, float) = (flat(a)?, a.dtype.is_float());
     for_packed!(&rows, false, (P, packing) => {
-        let (mut line, mut spare) = (vec![P::default(); rows.numel()], Vec::new());
+        let (mut line, mut spare): (Vec<P>, Vec<P>) = (room(rows.numel())?, spare(rows.numel())?);
         packing.pack(&rows, rows.offset, 0, &mut line);
         sort_line(&mut line, &mut spare);
         let same = |p: &P, q: &P| p.key() == q.key() && !(float && p.key() == P::NAN);
