@@ -17,6 +17,7 @@ pub mod reduce;
 pub mod scan;
 pub mod shape;
 pub mod softmax;
+pub mod sort;
 pub mod unary;
 pub mod views;
 
@@ -27,7 +28,7 @@ use crate::layout::Dims;
 use crate::tape::{Attr, IntoAttr, Tensor};
 use smallvec::SmallVec;
 use std::cell::RefCell;
-pub use {activation::*, arith::*, compare::*, conv::*, create::*, index::*, join::*, loss::*, matmul::*, norm::*, pool::*, random::*, reduce::*, scan::*, shape::*, softmax::*, unary::*, views::*};
+pub use {activation::*, arith::*, compare::*, conv::*, create::*, index::*, join::*, loss::*, matmul::*, norm::*, pool::*, random::*, reduce::*, scan::*, shape::*, softmax::*, sort::*, unary::*, views::*};
 
 /// The outputs of an op that has several.
 pub type Tensors = SmallVec<[Tensor; 4]>;
