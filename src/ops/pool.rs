@@ -214,20 +214,23 @@ op! {
     AxesBackward0 = fn map_axes(self_; map: Map);
     on [private];
     forward(_out) mapped(self_, map);
-    grad(g, cx) { self_ uses [] => unmap_axes(g, map.clone(), Sizes::of(&cx.shape(0))) }
+    grad(g, cx) { self_ uses [] => unmap_axes(g, None, map.clone(), Sizes::of(&cx.shape(0))) }
 }
 op! {
-    /// The transposed map: the gradient, of the operand's shape.
-    AxesBackwardBackward0 = fn unmap_axes(grad_output; map: Map, input_size: Sizes);
+    /// The transposed map: the gradient, of the operand's shape. `like`, the operand where torch saves it, has a gradient of zeros.
+    AxesBackwardBackward0 = fn unmap_axes(grad_output, like | optional; map: Map, input_size: Sizes);
     on [private];
     forward(_out) {
         let shape: Vec<usize> = input_size.iter().map(|&v| v as usize).collect();
         windows::resample(grad_output, &map.taps(&shape)?, true)
     };
-    grad(g, cx) { grad_output uses [] => map_axes(g, map.clone()) }
+    grad(g, cx) {
+        grad_output uses [] => map_axes(g, map.clone()),
+        like uses [] => zeros(cx.shape(1), cx.dtype(1)),
+    }
 }
-fn transposed(g: &Tensor, map: Map, shape: Dims) -> Result<Tensor> {
-    unmap_axes(g, map, Sizes::of(&shape))
+fn transposed(g: &Tensor, like: Option<&Tensor>, map: Map, shape: Dims) -> Result<Tensor> {
+    unmap_axes(g, like, map, Sizes::of(&shape))
 }
 macro_rules! avg_pools { ($($n:literal $name:ident $node:ident;)*) => { $(op! {
     /// The mean of each window of the last dimensions.
@@ -241,8 +244,7 @@ macro_rules! avg_pools { ($($n:literal $name:ident $node:ident;)*) => { $(op! {
     };
     saves [self_];
     grad(g, cx) { self_ uses [self_] => {
-        let _ = self_;
-        transposed(g, means($n, kernel_size, stride, padding, *ceil_mode, *count_include_pad, *divisor_override), cx.shape(0))
+        transposed(g, Some(self_), means($n, kernel_size, stride, padding, *ceil_mode, *count_include_pad, *divisor_override), cx.shape(0))
     } }
 })* } }
 fn means(n: usize, kernel: &Ints, stride: &Ints, padding: &Ints, ceil: bool, count_pad: bool, divisor: Option<i64>) -> Map {
@@ -259,7 +261,7 @@ macro_rules! adaptive_avg_pools { ($($n:literal $name:ident $part:ident $node:id
         on [private];
         forward(_out) mapped(self_, &Map::Even { output: output_size.clone(), n: $n });
         saves [self_];
-        grad(g, cx) { self_ uses [self_] => { let _ = self_; transposed(g, Map::Even { output: output_size.clone(), n: $n }, cx.shape(0)) } }
+        grad(g, cx) { self_ uses [self_] => { transposed(g, Some(self_), Map::Even { output: output_size.clone(), n: $n }, cx.shape(0)) } }
     }
     function! {
         /// The mean of each of `output_size` windows that cover the last dimensions evenly.
@@ -310,7 +312,7 @@ macro_rules! nearest { ($($n:literal $exact:literal $name:ident $node:ident [$($
     shows { self_sym_sizes: sizes_shown(cx.shape(0)), $($shown: scale(scale_factors, $i)),* };
     grad(g, cx) { self_ uses [] => {
         let (output, factors) = resized(stringify!($name), &cx.shape(0), $n, output_size, scale_factors)?;
-        transposed(g, Map::Nearest { output, factors, exact: $exact }, cx.shape(0))
+        transposed(g, None, Map::Nearest { output, factors, exact: $exact }, cx.shape(0))
     } }
 })* } }
 nearest! {
@@ -332,7 +334,7 @@ macro_rules! blended { ($($n:literal $kind:ident $name:ident $node:ident [$($sho
     shows { self_sym_sizes: sizes_shown(cx.shape(0)), $($shown: scale(scale_factors, $i)),* };
     grad(g, cx) { self_ uses [] => {
         let (output, factors) = resized(stringify!($name), &cx.shape(0), $n, output_size, scale_factors)?;
-        transposed(g, Map::$kind { output, factors, corners: *align_corners }, cx.shape(0))
+        transposed(g, None, Map::$kind { output, factors, corners: *align_corners }, cx.shape(0))
     } }
 })* } }
 blended! {
@@ -416,7 +418,7 @@ macro_rules! pads { ($($n:literal $kind:ident $mirror:literal $name:ident $node:
         mapped(self_, &Map::$kind { pad: padding.clone() })
     };
     saves [self_];
-    grad(g, cx) { self_ uses [self_] => { let _ = self_; transposed(g, Map::$kind { pad: padding.clone() }, cx.shape(0)) } }
+    grad(g, cx) { self_ uses [self_] => { transposed(g, Some(self_), Map::$kind { pad: padding.clone() }, cx.shape(0)) } }
 })* } }
 pads! {
     1 Mirror true reflection_pad1d ReflectionPad1DBackward0;

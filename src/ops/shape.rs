@@ -407,14 +407,26 @@ fn windows(a: &Array, dimension: i64, size: i64, step: i64) -> Result<Array> {
     let strides = a.strides.with(|s| { s.push(s[d]); s[d] *= step as usize });
     Ok(a.view(shape, strides, a.offset))
 }
-function! {
+op! {
     /// Windows of `size` along a dimension, each `step`, as a new last dimension of a view.
-    fn unfold(self_; dimension: i64, size: i64, step: i64) -> Tensor;
+    UnfoldBackward0 = fn unfold(self_; dimension: i64, size: i64, step: i64);
     on [method];
-    {
-        let to: Geometry = windows(&self_.array(), dimension, size, step)?.geometry();
-        as_strided(self_, Sizes::of(&to.shape), Ints::of(&to.strides), Some(to.offset as i64))
+    view;
+    forward(_out) windows(self_, *dimension, *size, *step);
+    shows { self_sym_sizes: sizes_shown(cx.shape(0)) };
+    grad(g, cx) { self_ uses [] => folded_windows(g, &cx.shape(0), *dimension, *size, *step) }
+}
+/// Windows added back to where they came from, in zeros of this shape.
+fn folded_windows(g: &Tensor, shape: &Dims, dimension: i64, size: i64, step: i64) -> Result<Tensor> {
+    if shape.is_empty() {
+        return sum(g, None);
     }
+    let d = wrap_dim(dimension, shape.len())? as i64;
+    let count = g.shape()[d as usize] as i64;
+    let places: Vec<i64> = (0..count).flat_map(|w| (0..size).map(move |i| w * step + i)).collect();
+    let places = Tensor::new(Array::from_slice(&[places.len()], &places)?);
+    let lines = flatten(&movedim(g, Ints::of(&[g.ndim() - 1]), Ints::from_slice(&[d + 1]))?, d, d + 1)?;
+    index_add(&zeros(*shape, g.dtype())?, &places, &lines, d, Scalar::Int(1))
 }
 /// A list of views along one dimension, as pairs of start and length.
 fn pieces(a: &Array, dim: i64, parts: &[(usize, usize)]) -> Result<SmallVec<[Array; 4]>> {
