@@ -131,6 +131,18 @@ impl Error {
     }
 }
 
+impl Error {
+    /// Did the user ask to stop? (KeyboardInterrupt, SystemExit: never swallowed.)
+    pub fn is_interrupt(&self) -> bool {
+        #[cfg(feature = "python")]
+        if let Error::Python(e) = self {
+            return pyo3::Python::attach(|py| {
+                e.is_instance_of::<pyo3::exceptions::PyKeyboardInterrupt>(py) || e.is_instance_of::<pyo3::exceptions::PySystemExit>(py)
+            });
+        }
+        false
+    }
+}
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,9 +1,10 @@
 //! Arrays in, arrays out. No tape, no Python. `simd`, `math` and `table` say what is computed on slices, `pointwise` walks any layout
-//! with it, by the loops of `nest`; `reduce`, `scan`, `softmax`, `norm` fold axes; `matmul`, `conv`, `pool` are dense linear work; `index`, `sort`, `create`
+//! with it, by the loops of `nest`; `reduce`, `scan`, `softmax`, `norm` fold axes; `matmul`, `conv`, `pool` are dense linear work; `loss` picks classes; `index`, `sort`, `create`
 //! and `random` move or make elements.
 pub mod conv;
 pub mod create;
 pub mod index;
+pub mod loss;
 pub mod math;
 pub mod matmul;
 pub mod nest;

@@ -8,6 +8,7 @@ pub mod conv;
 pub mod create;
 pub mod index;
 pub mod join;
+pub mod loss;
 pub mod matmul;
 pub mod norm;
 pub mod pool;
@@ -26,7 +27,7 @@ use crate::layout::Dims;
 use crate::tape::{Attr, IntoAttr, Tensor};
 use smallvec::SmallVec;
 use std::cell::RefCell;
-pub use {activation::*, arith::*, compare::*, conv::*, create::*, index::*, join::*, matmul::*, norm::*, pool::*, random::*, reduce::*, scan::*, shape::*, softmax::*, unary::*, views::*};
+pub use {activation::*, arith::*, compare::*, conv::*, create::*, index::*, join::*, loss::*, matmul::*, norm::*, pool::*, random::*, reduce::*, scan::*, shape::*, softmax::*, unary::*, views::*};
 
 /// The outputs of an op that has several.
 pub type Tensors = SmallVec<[Tensor; 4]>;

@@ -2,7 +2,6 @@
 //! it the thread's current source is drawn from. A draw in place gives the tensor a new history through which no gradient goes back.
 use super::create::{alike, leaf};
 use super::macros::{function, op};
-use super::matmul::given_out;
 use super::*;
 use crate::dtype::default_dtype;
 use crate::error::bail;
@@ -189,9 +188,11 @@ op! {
 }
 op! {
     /// Normal numbers of one mean and the standard deviations in `std`.
-    NormalBackward2 = fn normal_spread(std; mean: f64, generator: Option<RandomSource>);
+    NormalBackward2 = fn normal_of_std(std; mean: f64; *, generator: Option<RandomSource> = None);
     schema "normal.float_Tensor";
-    on [private];
+    overload normal;
+    on [function];
+    order [mean, std, generator];
     forward(out) {
         not_negative(std)?;
         let noise = draw(generator, |g| standard(g, std, 1.0))?;
@@ -200,13 +201,6 @@ op! {
     };
     shows { std_sym_sizes: cx.shape(0).attr() };
     grad(g, cx) { std uses [] => zeros_of(g) }
-}
-function! {
-    /// Normal numbers of one mean and the standard deviations in `std`.
-    fn normal_of_std(; mean: f64, std: Tensor; *, generator: Option<RandomSource> = None, out: Option<Tensor> = None) -> Tensor;
-    overload normal;
-    on [function];
-    { given_out("normal", out, normal_spread(&std, mean, generator)?) }
 }
 op! {
     /// Ones with the probabilities in `self`, and zeros.

@@ -6,7 +6,7 @@ use super::matmul::given_out;
 use super::*;
 use crate::error::{bail, err};
 use crate::kernels::reduce::{self, Axes};
-use crate::kernels::{index, pointwise, sort, table};
+use crate::kernels::{pointwise, sort, table};
 use crate::layout::{given_size, wrap_dim, wrap_dims};
 use crate::ops::unary::{plus, times, zeros_of};
 use smallvec::smallvec;
@@ -259,26 +259,6 @@ pub(super) fn along(a: &Array, dim: i64, f: impl FnOnce(&Array, usize) -> Result
     let scalar = |a: Array| a.view(Dims::default(), Dims::default(), a.offset);
     Ok(smallvec![scalar(values), scalar(indices)])
 }
-op! {
-    /// Zeros of `size`, but for the elements that `indices` names along `dim`, each once: those are `grad_output`.
-    ValueSelectingReductionBackwardBackward0 = fn value_selecting_reduction_backward(grad_output, indices; dim: i64, size: Sizes);
-    on [private];
-    forward(out) {
-        let zeros = Array::zeros(size.iter().map(|&n| n as usize).collect(), grad_output.dtype)?;
-        let _ = out;
-        index::scatter(Out(Some(&zeros)), &zeros, wrap_dim(*dim, size.len())?, indices, grad_output)
-    };
-    saves [indices];
-    grad(g, cx) { grad_output uses [indices] => values_at(g, indices, *dim) }
-}
-op! {
-    /// The elements that `indices` names along `dim`, each once.
-    ValuesAtBackward0 = fn values_at(self_, indices; dim: i64);
-    on [private];
-    forward(_out) index::gather(self_, wrap_dim(*dim, self_.ndim())?, indices);
-    saves [indices];
-    grad(g, cx) { self_ uses [indices] => value_selecting_reduction_backward(g, indices, *dim, Sizes::of(&cx.shape(0))) }
-}
 /// Gradient of an op whose results are elements of its operand, chosen along `dim`. `reduced`: that dimension is gone.
 pub(super) fn chosen_grad(g: &[Option<Tensor>], indices: &Option<Tensor>, dim: i64, reduced: bool, shape: Dims) -> Result<Option<Tensor>> {
     let Some(g) = &g[0] else { return Ok(None) };
@@ -288,7 +268,7 @@ pub(super) fn chosen_grad(g: &[Option<Tensor>], indices: &Option<Tensor>, dim: i
     }
     let d = wrap_dim(dim, shape.len())? as i64;
     let full = |t: &Tensor| if reduced { unsqueeze(t, d) } else { Ok(t.clone()) };
-    value_selecting_reduction_backward(&full(g)?, &full(indices)?, d, Sizes::of(&shape)).map(Some)
+    scatter(&zeros(shape, g.dtype())?, &full(indices)?, &full(g)?, d).map(Some)
 }
 /// An op that picks one element along a dimension, and says which.
 macro_rules! one_of_dim {

@@ -305,7 +305,8 @@ fn bind<'py>(e: &'static Entry, style: Style, g: &'py Given<'py>, how: Taking) -
 /// What a call gave: an object that was given (the target of an in-place op, `out=`), or a result.
 pub enum Answer<'py> {
     Given(Bound<'py, PyAny>),
-    New(Ret),
+    /// What that overload gave.
+    New(Ret, &'static Entry),
 }
 #[inline]
 fn attempt<'py>(e: &'static Entry, style: Style, g: &'py Given<'py>, how: Taking) -> Result<Answer<'py>, Fail> {
@@ -317,7 +318,7 @@ fn attempt<'py>(e: &'static Entry, style: Style, g: &'py Given<'py>, how: Taking
         (e.call)(&args, How::InPlace)?;
         return Ok(Answer::Given(args.values(0).one().to_owned()));
     }
-    (e.call)(&args, How::Fresh).map(Answer::New)
+    (e.call)(&args, How::Fresh).map(|r| Answer::New(r, e))
 }
 /// A call with `out=`: an op writes there itself, the result of anything else is copied.
 #[cold]
@@ -398,7 +399,7 @@ pub fn run_lax<'py>(first: &'static Entry, style: Style, g: &Given<'py>) -> PyRe
     match run(first, style, &lax) {
         // The lifetime of an answer is the interpreter's, not that of the borrowed values.
         Ok(Answer::Given(o)) => Ok(Answer::Given(o.unbind().into_bound(g.py))),
-        Ok(Answer::New(r)) => Ok(Answer::New(r)),
+        Ok(Answer::New(r, e)) => Ok(Answer::New(r, e)),
         Err(f) => Err(failed(first, style, &lax, f)),
     }
 }
@@ -423,8 +424,8 @@ fn call<'py>(e: &'static Entry, style: Style, g: &Given<'py>) -> PyResult<Bound<
         return special::call(e, style, g);
     }
     match run(e, style, g) {
-        Ok(Answer::New(Ret::Tensor(t))) => Ok(super::wrap(g.py, t)?.into_any()),
-        Ok(Answer::New(r)) => finish(e, r, g.py),
+        Ok(Answer::New(Ret::Tensor(t), _)) => Ok(super::wrap(g.py, t)?.into_any()),
+        Ok(Answer::New(r, e)) => finish(e, r, g.py),
         Ok(Answer::Given(o)) => Ok(o.unbind().into_bound(g.py)),
         Err(Fail::Special) => special::call(e, style, g),
         Err(f) => match special::foreign(e, style, g)? {

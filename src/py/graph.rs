@@ -3,7 +3,7 @@ use super::hooks::{AfterHook, Handle, Place, UserHook};
 use super::node::{PyNode, wrap_node};
 use super::tensor::{PyTensor, attached, wrap};
 use crate::engine::{self, Request};
-use crate::tape::{Edge, Tensor, hooks::next_id, mode};
+use crate::tape::{Edge, GradHook, Tensor, hooks::next_id, mode};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -180,15 +180,18 @@ pub fn register_tensor_hook(t: &Tensor, f: Py<PyAny>) -> PyResult<Handle> {
     if !t.requires_grad() {
         return Err(PyRuntimeError::new_err("cannot register a hook on a tensor that doesn't require gradient"));
     }
-    let (id, hook) = (next_id(), Arc::new(UserHook(f)));
+    Ok(hook_on(t, Arc::new(UserHook(f))))
+}
+fn hook_on(t: &Tensor, hook: Arc<dyn GradHook>) -> Handle {
+    let id = next_id();
     match t.grad_fn() {
         None => {
             t.with_extra(|e| e.leaf_hooks.push((id, hook)));
-            Ok(Handle::new(Place::Leaf(t.downgrade()), id))
+            Handle::new(Place::Leaf(t.downgrade()), id)
         }
         Some((n, nr)) => {
             n.with_hooks(|h| h.tensor.push((id, nr, hook)));
-            Ok(Handle::new(Place::Node(Arc::downgrade(&n)), id))
+            Handle::new(Place::Node(Arc::downgrade(&n)), id)
         }
     }
 }
@@ -215,12 +218,139 @@ pub fn retain_grad(t: &Tensor) -> PyResult<()> {
     }
     Ok(())
 }
+/// What a registration over several tensors shares: where each of their gradients goes.
+struct Multi {
+    id: u64,
+    any: bool,
+    places: Vec<Option<usize>>,
+}
+/// Its state within one backward call.
+struct MultiRun {
+    left: usize,
+    fired: bool,
+    grads: Vec<Option<Tensor>>,
+}
+/// The hook on one of the tensors. Each has its own reference to the function, so that the collector counts them.
+struct Part {
+    multi: Arc<Multi>,
+    index: usize,
+    function: Py<PyAny>,
+}
+impl GradHook for Part {
+    fn call(&self, g: &Tensor) -> crate::error::Result<Option<Tensor>> {
+        let m = &self.multi;
+        let fresh = engine::with_task(|t| !t.state.contains_key(&m.id)).unwrap_or(false);
+        // computed once a call, outside of the borrow of the running calls
+        let left = if fresh && !m.any { m.places.iter().flatten().filter(|at| engine::will_run_at(**at) == Some(true)).count() } else { 0 };
+        let ready = engine::with_task(|t| {
+            let state = t.state.entry(m.id).or_insert_with(|| Box::new(MultiRun { left, fired: false, grads: vec![None; m.places.len()] }));
+            let run = state.downcast_mut::<MultiRun>()?;
+            if m.any {
+                return (!std::mem::replace(&mut run.fired, true)).then(Vec::new);
+            }
+            run.grads[self.index] = Some(g.clone());
+            run.left = run.left.saturating_sub(1);
+            (run.left == 0 && !std::mem::replace(&mut run.fired, true)).then(|| std::mem::take(&mut run.grads))
+        })
+        .flatten();
+        let Some(grads) = ready else { return Ok(None) };
+        let py = attached();
+        let function = self.function.clone_ref(py);
+        if m.any {
+            function.call1(py, (wrap(py, g.clone())?,))?;
+            return Ok(None);
+        }
+        let items = grads.into_iter().map(|g| match g {
+            Some(t) => Ok(wrap(py, t)?.into_any()),
+            None => Ok(py.None().into_bound(py)),
+        });
+        function.call1(py, (pyo3::types::PyList::new(py, items.collect::<PyResult<Vec<_>>>()?)?,))?;
+        Ok(None)
+    }
+    fn visit(&self, f: &mut dyn FnMut(usize)) {
+        f(self.function.as_ptr() as usize);
+    }
+}
+/// Removes a hook over several tensors, at any time, also inside the hook.
+#[pyclass(name = "_MultiHandle", module = "stowgrad._C", weakref)]
+struct MultiHandle(Vec<Handle>);
+#[pymethods]
+impl MultiHandle {
+    fn remove(&mut self) {
+        for mut h in std::mem::take(&mut self.0) {
+            h.remove();
+        }
+    }
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+    #[pyo3(signature = (*_args))]
+    fn __exit__(&mut self, _args: &Bound<'_, PyTuple>) {
+        self.remove();
+    }
+    fn __getstate__(&self) -> (usize,) {
+        (self.0.len(),)
+    }
+    fn __setstate__(&mut self, _state: &Bound<'_, PyAny>) {}
+    fn __reduce__(slf: &Bound<'_, Self>) -> PyResult<(Py<PyAny>, ())> {
+        Ok((slf.py().get_type::<MultiHandle>().getattr("_gone")?.unbind(), ()))
+    }
+    /// A handle whose hooks are elsewhere (what a pickled one becomes).
+    #[staticmethod]
+    fn _gone() -> MultiHandle {
+        MultiHandle(Vec::new())
+    }
+}
+/// Calls `fn` once a backward call: with the gradients of all `tensors` that it reaches (None for the others) when the last is known
+/// (`mode="all"`), or with the first one that is (`mode="any"`). Returns a handle with `remove()`.
+///
+/// ValueError for another mode, RuntimeError for a tensor that does not require grad.
+///
+/// >>> import stowgrad as torch
+/// >>> a, b = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
+/// >>> handle = torch.autograd.graph.register_multi_grad_hook((a, b), lambda grads: print([g is not None for g in grads]))
+/// >>> (a * b).sum().backward()
+/// [True, True]
+/// >>> a.sum().backward()
+/// [True, False]
+#[pyfunction]
+#[pyo3(signature = (tensors, r#fn, *, mode = "all"))]
+fn register_multi_grad_hook(tensors: &Bound<'_, PyAny>, r#fn: &Bound<'_, PyAny>, mode: &str) -> PyResult<MultiHandle> {
+    let any = match mode {
+        "all" => false,
+        "any" => true,
+        m => return Err(pyo3::exceptions::PyValueError::new_err(format!("Expects mode to be one of ('all', 'any') but got {m}"))),
+    };
+    let mut list = Vec::new();
+    for t in tensors.try_iter()? {
+        let t = t?;
+        let t = t.cast::<PyTensor>().map_err(|_| PyTypeError::new_err("register_multi_grad_hook takes Tensors"))?.get().tensor().clone();
+        if !t.requires_grad() {
+            return Err(PyRuntimeError::new_err("Expected this function to be called with tensors that require grad: cannot register a hook on a tensor that doesn't require gradient"));
+        }
+        list.push(t);
+    }
+    let places = list
+        .iter()
+        .map(|t| match t.edge() {
+            Edge::Node(n, _) => Some(Arc::as_ptr(&n) as usize),
+            Edge::Leaf(h) => Some(h.tensor().id()),
+            Edge::None => None,
+        })
+        .collect();
+    let multi = Arc::new(Multi { id: next_id(), any, places });
+    let handles = list.iter().enumerate().map(|(index, t)| {
+        let part = Part { multi: multi.clone(), index, function: r#fn.clone().unbind() };
+        hook_on(t, Arc::new(part))
+    });
+    Ok(MultiHandle(handles.collect()))
+}
 pub fn install(m: &Bound<'_, PyModule>) -> PyResult<()> {
     macro_rules! add { ($($f:ident)*) => { $(m.add_function(wrap_pyfunction!($f, m)?)?;)* } }
     add! {
         _engine_run_backward _queue_callback is_grad_enabled _set_grad_enabled is_inference_mode_enabled _set_inference_mode
         _set_anomaly_enabled is_anomaly_enabled is_anomaly_check_nan_enabled _current_graph_task_id _current_autograd_node
-        _will_engine_execute_node _get_sequence_nr _get_current_graph_task_keep_graph _increment_version
+        _will_engine_execute_node _get_sequence_nr _get_current_graph_task_keep_graph _increment_version register_multi_grad_hook
     }
-    Ok(())
+    m.add_class::<MultiHandle>()
 }

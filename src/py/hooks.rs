@@ -186,7 +186,7 @@ impl Handle {
 #[pymethods]
 impl Handle {
     /// Takes the hook away; harmless if it is gone already.
-    fn remove(&mut self) {
+    pub fn remove(&mut self) {
         let id = self.id;
         match std::mem::replace(&mut self.place, Place::Gone) {
             Place::Leaf(t) => {

@@ -21,6 +21,7 @@ pub mod random;
 pub mod ret;
 pub mod size;
 pub mod special;
+pub mod stow;
 pub mod system;
 pub mod tensor;
 
@@ -31,6 +32,11 @@ use crate::error::{Error, PythonClass};
 use pyo3::exceptions::*;
 use pyo3::prelude::*;
 
+pyo3::create_exception!(stowgrad, CheckpointError, PyRuntimeError, "A recomputation did not do what the forward pass did.");
+pyo3::create_exception!(stowgrad, LinAlgError, PyRuntimeError, "A matrix on which the decomposition asked for does not exist.");
+// Derives from BaseException, so that `except Exception` in user code does not meet it.
+pyo3::create_exception!(stowgrad, StopRecomputation, PyBaseException, "The recomputation has what it needs.");
+
 impl From<Box<Error>> for PyErr {
     fn from(e: Box<Error>) -> PyErr {
         let text = match *e {
@@ -38,12 +44,10 @@ impl From<Box<Error>> for PyErr {
             ref e => e.to_string(),
         };
         match e.python_class() {
-            PythonClass::Runtime
-            | PythonClass::Memory
-            | PythonClass::LinAlg
-            | PythonClass::Checkpoint
-            | PythonClass::Stop
-            | PythonClass::Own => PyRuntimeError::new_err(text),
+            PythonClass::Runtime | PythonClass::Memory | PythonClass::Own => PyRuntimeError::new_err(text),
+            PythonClass::LinAlg => LinAlgError::new_err(text),
+            PythonClass::Checkpoint => CheckpointError::new_err(text),
+            PythonClass::Stop => StopRecomputation::new_err(text),
             PythonClass::Type => PyTypeError::new_err(text),
             PythonClass::Value => PyValueError::new_err(text),
             PythonClass::Index => PyIndexError::new_err(text),
@@ -75,6 +79,7 @@ mod _C {
         graph::install(m)?;
         function::install(m)?;
         system::install(m)?;
+        stow::install(m)?;
         convert::install(m)?;
         Ok(())
     }

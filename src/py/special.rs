@@ -154,13 +154,13 @@ pub fn call<'py>(e: &'static Entry, style: Style, g: &Given<'py>) -> PyResult<Bo
         {
             return match run_lax(e, style, g)? {
                 Answer::Given(o) => Ok(o),
-                Answer::New(r) => finish_as(e, r, g.py, c),
+                Answer::New(r, e) => finish_as(e, r, g.py, c),
             };
         }
         if class.is_none() {
             return match run_lax(e, style, g)? {
                 Answer::Given(o) => Ok(o),
-                Answer::New(r) => super::call::finish(e, r, g.py),
+                Answer::New(r, e) => super::call::finish(e, r, g.py),
             };
         }
     }

@@ -163,7 +163,7 @@ impl Frame {
             return Err(Box::new(Error::Checkpoint(self.explain(wrong, &log))));
         }
         match result {
-            Err(e) if !stopped => return Err(e),
+            Err(e) if !stopped || e.is_interrupt() => return Err(e),
             _ => {}
         }
         if stopped || self.check == Check::Nothing {

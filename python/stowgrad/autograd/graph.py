@@ -7,7 +7,6 @@ Invariant: what a context pushed it pops exactly once, also when its body raises
 
 from __future__ import annotations
 
-import sys
 from abc import ABC, abstractmethod
 
 from stowgrad import _C
@@ -17,9 +16,11 @@ from stowgrad.autograd.grad_mode import _DecoratorContextManager, enable_grad
 __all__ = [
     "GradientEdge",
     "Node",
+    "allow_mutation_on_saved_tensors",
     "disable_saved_tensors_hooks",
     "get_gradient_edge",
     "increment_version",
+    "register_multi_grad_hook",
     "save_on_cpu",
     "saved_tensors_hooks",
 ]
@@ -278,13 +279,24 @@ def set_override_stale_capture_stream(enabled: bool) -> None:
     raise RuntimeError("set_override_stale_capture_stream: about CUDA graph capture, which stowgrad does not have")
 
 
-_NATIVE = ("allow_mutation_on_saved_tensors", "register_multi_grad_hook")
-__all__ += [name for name in _NATIVE if hasattr(_C._autograd, name) or hasattr(_C, name)]
+register_multi_grad_hook = _C.register_multi_grad_hook
 
 
-def __getattr__(name: str):
-    if name in _NATIVE:
-        for owner in (_C._autograd, _C):
-            if hasattr(owner, name):
-                return getattr(owner, name)
-    raise AttributeError(f"stowgrad.autograd.graph has no {name!r}", name=name, obj=sys.modules[__name__])
+def allow_mutation_on_saved_tensors():
+    """Inside, tensors saved for backward may be overwritten: a value is copied at the first write that would change it, and only then.
+
+    Forward and backward must both run inside. The context object shows what it holds: `len(ctx.original)`, `len(ctx.cloned)`,
+    `ctx.cloned.bytes`. Leaving releases everything; backward afterwards is an AssertionError, nesting a RuntimeError.
+
+    >>> import stowgrad as torch
+    >>> with torch.autograd.graph.allow_mutation_on_saved_tensors():
+    ...     a = torch.ones(2, 3, requires_grad=True)
+    ...     b = a.clone()
+    ...     out = (b ** 2).sum()
+    ...     _ = b.sin_()
+    ...     out.backward()
+    >>> a.grad
+    tensor([[2., 2., 2.],
+            [2., 2., 2.]])
+    """
+    return _C._MutationGuard()
