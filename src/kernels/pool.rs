@@ -312,3 +312,94 @@ pub fn resample(x: &Array, maps: &[Taps], transposed: bool) -> Result<Array> {
     }
     if now.dtype != x.dtype || now.shares(x) { cast(&now, x.dtype) } else { Ok(now) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    fn filled(shape: &[usize]) -> Array {
+        let n: usize = shape.iter().product();
+        let v: Vec<f64> = (0..n).map(|i| ((i * 37 + 11) % 101) as f64 / 7.0 - 6.0).collect();
+        Array::from_slice(shape, &v).unwrap()
+    }
+    fn dot(a: &Array, b: &Array) -> f64 {
+        a.to_vec().iter().zip(b.to_vec()).map(|(a, b)| a * b).sum()
+    }
+    fn axes() -> Vec<Axes> {
+        let one = |size, kernel, stride, padding, dilation, ceil| Axis::new(size, kernel, stride, padding, dilation, ceil).unwrap();
+        vec![
+            [TRIVIAL, one(6, 3, 2, 1, 1, false), one(7, 2, 3, 0, 2, false)],
+            [TRIVIAL, one(1, 1, 1, 0, 1, false), one(9, 4, 1, 3, 2, false)],
+            [TRIVIAL, one(5, 3, 2, 1, 1, true), one(8, 3, 2, 1, 1, true)],
+            [TRIVIAL, one(3, 3, 5, 2, 1, false), one(3, 2, 4, 5, 1, false)],
+        ]
+    }
+    #[test]
+    fn columns_are_windows_and_fold_back() {
+        for a in axes() {
+            let x = filled(&[2, 3, a[1].size, a[2].size]);
+            let columns = im2col(&x, a).unwrap();
+            let mut want = Vec::new();
+            for (n, c) in (0..2).flat_map(|n| (0..3).map(move |c| (n, c))) {
+                for (i, j) in (0..a[1].kernel).flat_map(|i| (0..a[2].kernel).map(move |j| (i, j))) {
+                    for (o, p) in (0..a[1].count).flat_map(|o| (0..a[2].count).map(move |p| (o, p))) {
+                        let at = a[1].place(o, i).zip(a[2].place(p, j));
+                        want.push(at.map_or(0.0, |(y, z)| x.item_at(&[n, c, y, z]).to_f64()));
+                    }
+                }
+            }
+            assert_eq!(columns.to_vec(), want, "{a:?}");
+            let g = filled(&columns.shape);
+            let back = col2im(&g, a).unwrap();
+            assert!((dot(&columns, &g) - dot(&x, &back)).abs() < 1e-8);
+        }
+    }
+    #[test]
+    fn the_largest_of_each_window() {
+        for a in axes() {
+            let x = filled(&[2, a[1].size, a[2].size]);
+            let (values, indices) = max_windows(&x, 2, &a.map(|a| Looks::windows(&a))).unwrap();
+            let (values, indices) = (values.to_vec(), indices.to_vec());
+            let mut at = 0;
+            for n in 0..2 {
+                for (o, p) in (0..a[1].count).flat_map(|o| (0..a[2].count).map(move |p| (o, p))) {
+                    let places = (0..a[1].kernel).flat_map(|i| (0..a[2].kernel).map(move |j| (i, j)));
+                    let seen = places.filter_map(|(i, j)| a[1].place(o, i).zip(a[2].place(p, j)));
+                    let best = seen.map(|(y, z)| x.item_at(&[n, y, z]).to_f64()).fold(f64::NEG_INFINITY, f64::max);
+                    assert_eq!(values[at], best);
+                    if best.is_finite() {
+                        let place = indices[at] as usize;
+                        assert_eq!(x.item_at(&[n, place / a[2].size, place % a[2].size]).to_f64(), best);
+                    }
+                    at += 1;
+                }
+            }
+        }
+    }
+    #[test]
+    fn nan_is_the_largest() {
+        let x = Array::from_slice(&[1, 4], &[1.0f32, f32::NAN, 3.0, 2.0]).unwrap();
+        let looks = [0, 1, 2].map(|i| if i == 2 { Looks::even(4, 2) } else { Looks::even(1, 1) });
+        let (v, i) = max_windows(&x, 1, &looks).unwrap();
+        assert!(v.to_vec()[0].is_nan() && v.to_vec()[1] == 3.0 && i.to_vec() == [1.0, 2.0]);
+    }
+    #[test]
+    fn a_map_and_its_transpose() {
+        let (rows, columns) = (Looks::even(7, 3), Looks::even(5, 4));
+        let mean = |l: &Looks| Taps::means(l, |o| (l.spans[o].1 - l.spans[o].0) as f64);
+        for x in [filled(&[2, 7, 5]), cast(&filled(&[2, 7, 5]), DType::Float32).unwrap()] {
+            let maps = [mean(&rows), mean(&columns)];
+            let y = resample(&x, &maps, false).unwrap();
+            for (at, v) in y.to_vec().into_iter().enumerate() {
+                let (n, o, p) = (at / 12, at / 4 % 3, at % 4);
+                let (r, c) = (rows.spans[o], columns.spans[p]);
+                let all = (r.0..r.1).flat_map(|i| (c.0..c.1).map(move |j| (i, j)));
+                let sum: f64 = all.map(|(i, j)| x.item_at(&[n, i, j]).to_f64()).sum();
+                assert!((v - sum / ((r.1 - r.0) * (c.1 - c.0)) as f64).abs() < 1e-5);
+            }
+            let g = cast(&filled(&y.shape), x.dtype).unwrap();
+            let back = resample(&g, &maps, true).unwrap();
+            assert!((dot(&y, &g) - dot(&x, &back)).abs() < 1e-3);
+        }
+        assert_eq!(resample(&filled(&[0, 7, 5]), &[mean(&rows), mean(&columns)], false).unwrap().shape[..], [0, 3, 4]);
+    }
+}

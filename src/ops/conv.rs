@@ -88,14 +88,31 @@ op! {
         grad_output uses [input] => cut(convolution_of(input, g, None, [stride.clone(), padding.clone(), dilation.clone()], false, Ints::of(&[0]), *groups)?, &cx.shape(1)),
     }
 }
-fn convolution_of(x: &Tensor, w: &Tensor, bias: Option<&Tensor>, [stride, padding, dilation]: Way, transposed: bool, more: Ints, groups: i64) -> Result<Tensor> {
+fn convolution_of(
+    x: &Tensor,
+    w: &Tensor,
+    bias: Option<&Tensor>,
+    [stride, padding, dilation]: Way,
+    transposed: bool,
+    more: Ints,
+    groups: i64,
+) -> Result<Tensor> {
     Ok(convolve(x, w, bias, stride, padding, dilation, transposed, more, groups)?.swap_remove(0))
 }
 fn plain(v: &Ints, n: usize) -> Ints {
     if v.len() == 1 { Ints((0..n).map(|_| v[0]).collect()) } else { v.clone() }
 }
 /// A convolution of a batch, or of one image.
-fn any_batch(x: &Tensor, w: &Tensor, bias: Option<&Tensor>, way: Way, transposed: bool, more: Ints, groups: i64, n: usize) -> Result<Tensor> {
+fn any_batch(
+    x: &Tensor,
+    w: &Tensor,
+    bias: Option<&Tensor>,
+    way: Way,
+    transposed: bool,
+    more: Ints,
+    groups: i64,
+    n: usize,
+) -> Result<Tensor> {
     let (way, more) = (way.map(|v| plain(&v, n)), plain(&more, n));
     let name = if transposed { "conv_transpose" } else { "conv" };
     if w.ndim() != n + 2 || (x.ndim() != n + 1 && x.ndim() != n + 2) {
@@ -114,7 +131,16 @@ fn any_batch(x: &Tensor, w: &Tensor, bias: Option<&Tensor>, way: Way, transposed
     squeeze_dim(&convolution_of(&unsqueeze(x, 0)?, w, bias, way, transposed, more, groups)?, 0)
 }
 /// Padding by name: "valid" is none, "same" keeps the lengths.
-fn named(x: &Tensor, w: &Tensor, bias: Option<&Tensor>, stride: Ints, padding: &str, dilation: Ints, groups: i64, n: usize) -> Result<Tensor> {
+fn named(
+    x: &Tensor,
+    w: &Tensor,
+    bias: Option<&Tensor>,
+    stride: Ints,
+    padding: &str,
+    dilation: Ints,
+    groups: i64,
+    n: usize,
+) -> Result<Tensor> {
     match padding {
         "valid" => return any_batch(x, w, bias, [stride, Ints::of(&[0]), dilation], false, Ints::of(&[0]), groups, n),
         "same" => {}

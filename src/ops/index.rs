@@ -297,7 +297,11 @@ function! {
     { copy_(self_, &joined(self_, index, src, dim, &reduce)?, false) }
 }
 fn joined(t: &Tensor, index: &Tensor, src: &Tensor, dim: i64, reduce: &str) -> Result<Tensor> {
-    let src = if src.ndim() == 0 && index.ndim() > 0 { expand(&to_dtype(src, t.dtype())?, Sizes::of(&index.shape()), false)? } else { src.clone() };
+    let src = if src.ndim() == 0 && index.ndim() > 0 {
+        expand(&to_dtype(src, t.dtype())?, Sizes::of(&index.shape()), false)?
+    } else {
+        src.clone()
+    };
     match reduce {
         "add" => scatter_add(t, index, &src, dim),
         "multiply" => scatter_reduce(t, index, &src, dim, "prod".into(), true),
@@ -396,6 +400,33 @@ impl Reduced<'_> {
             _ => mul(&self.equal(self.src, &self.gathered(self.result)?)?, &self.gathered(&self.shared(true)?)?),
         }
     }
+}
+/// `index`, for whole slices, as `scatter` wants it.
+fn for_slices(index: &Tensor, source: &Tensor, dim: i64) -> Result<Tensor> {
+    let shape = source.shape();
+    let d = wrap_dim(dim, shape.len())?;
+    if index.ndim() > 1 || shape.is_empty() {
+        bail!(
+            Index,
+            "index_reduce(): Expected dtype int32/int64 vector for index and a source of at least one dimension, got shapes {:?} and {shape:?}",
+            index.shape()
+        );
+    }
+    let row = (0..shape.len()).map(|i| if i == d { -1 } else { 1 }).collect();
+    expand(&reshape(index, Sizes(row))?, Sizes::of(&shape), false)
+}
+function! {
+    /// `self` with slices of `source` joined, by "prod", "mean", "amax" or "amin", where `index` says along `dim`.
+    fn index_reduce(self_, index, source; dim: i64, reduce: String; *, include_self: bool = true) -> Tensor;
+    order [self_, dim, index, source, reduce, include_self];
+    { scatter_reduce(self_, &for_slices(index, source, dim)?, source, dim, reduce, include_self) }
+}
+function! {
+    /// `index_reduce`, in place.
+    fn index_reduce_(self_, index, source; dim: i64, reduce: String; *, include_self: bool = true) -> Tensor;
+    on [method];
+    order [self_, dim, index, source, reduce, include_self];
+    { scatter_reduce_(self_, &for_slices(index, source, dim)?, source, dim, reduce, include_self) }
 }
 function! {
     /// `gather` where `indices` and `self` are broadcast against each other apart from `dim`; without `dim`, over the flat elements.

@@ -29,6 +29,7 @@ macro_rules! list_info {
 }
 list_info!(CAT, "CatBackward0", "cat");
 list_info!(STACK, "StackBackward0", "stack");
+list_info!(BLOCKS, "BlockDiagBackward0", "block_diag");
 
 fn result_dtype(x: &[&Array]) -> DType {
     promote(x.iter().map(|a| (a.dtype, a.rank())))
@@ -260,8 +261,7 @@ function! {
         let shape: Vec<usize> = all.iter().map(|t| t.shape().numel()).collect();
         let grid = |(i, t): (usize, &Tensor)| {
             let along = (0..shape.len()).map(|d| if d == i { -1 } else { 1 }).collect();
-            let full = expand(&view(t, Sizes(along))?, Sizes::of(&shape), false)?;
-            if swap { transpose(&full, 0, 1) } else { Ok(full) }
+            expand(&view(t, Sizes(along))?, Sizes::of(&shape), false)
         };
         let mut grids = all.iter().enumerate().map(grid).collect::<Result<Vec<_>>>()?;
         if swap {
@@ -283,6 +283,25 @@ function! {
         stack(grids.iter().map(|g| reshape(g, Sizes::from_slice(&[-1]))).collect::<Result<_>>()?, 1)
     }
 }
+struct BlockDiagBackward0;
+impl Backward for BlockDiagBackward0 {
+    fn info(&self) -> &'static Info {
+        &BLOCKS
+    }
+    fn backward(&self, g: &[Option<Tensor>], cx: &Cx<'_>, grads: &mut [Option<Tensor>]) -> Result<()> {
+        let Some(g) = &g[0] else { return Ok(()) };
+        let mut at = [0; 2];
+        for (i, to) in grads.iter_mut().enumerate() {
+            let n = [0, 1].map(|d| cx.shape(i)[d] as i64);
+            if cx.needs(i) {
+                let part = narrow(&narrow(g, 0, at[0], n[0])?, 1, at[1], n[1])?;
+                *to = Some(to_dtype(&part, cx.dtype(i))?);
+            }
+            at = [at[0] + n[0], at[1] + n[1]];
+        }
+        Ok(())
+    }
+}
 function! {
     /// Matrices on the diagonal of a matrix that is zero elsewhere.
     fn block_diag(; tensors: Operands) -> Tensor;
@@ -292,27 +311,31 @@ function! {
         if let Some(t) = blocks.iter().find(|t| t.ndim() > 2) {
             bail!(Runtime, "torch.block_diag: Input tensors must have 2 or fewer dimensions. Input has {} dimensions", t.ndim());
         }
-        let width: usize = blocks.iter().map(|t| t.shape()[1]).sum();
-        let mut at = 0;
-        let rows = blocks.iter().map(|t| {
-            let n = t.shape()[1];
-            let row = constant_pad_nd(t, Ints::of(&[at, width - at - n]), Scalar::Int(0));
-            at += n;
-            row
-        });
-        let rows = rows.collect::<Result<Vec<_>>>()?;
-        if rows.is_empty() { zeros(Dims::of(&[1, 0]), crate::dtype::default_dtype()) } else { cat(rows, 0) }
+        let blocks = if blocks.is_empty() { vec![zeros(Dims::of(&[1, 0]), crate::dtype::default_dtype())?] } else { blocks };
+        let inputs: Vec<Option<&Tensor>> = blocks.iter().map(Some).collect();
+        record(crate::tape::How::Fresh, &BLOCKS, &inputs, &|x, _| {
+            let x: Vec<&Array> = x.iter().flatten().copied().collect();
+            let length = |d: usize| x.iter().map(|a| a.shape[d]).sum::<usize>();
+            let out = Array::zeros(Dims::of(&[length(0), length(1)]), result_dtype(&x))?;
+            let mut at = 0;
+            for a in x {
+                pointwise::copy(&out.view(a.shape, out.strides, at), a)?;
+                at += a.shape[0] * out.strides[0] + a.shape[1];
+            }
+            Ok(out)
+        }, &|| Box::new(BlockDiagBackward0))
     }
 }
 function! {
     /// Views along `dim`: so many of nearly equal length, the longer ones first.
-    fn tensor_split(self_; sections: i64, dim: i64 = 0) -> Tensors;
+    fn tensor_split(self_; sections: i64, dim: i64 = 0) -> Vec<Tensor>;
     {
         if self_.ndim() == 0 || sections <= 0 {
             bail!(Runtime, "tensor_split expected at least a 1-dimensional tensor and a number of sections larger than 0, got {} dims and {sections}", self_.ndim());
         }
         let n = self_.shape()[wrap_dim(dim, self_.ndim())?] as i64;
-        split_with_sizes(self_, Ints((0..sections).map(|i| n / sections + (i < n % sections) as i64).collect()), dim)
+        let cut = |i: i64| n / sections * i + i.min(n % sections);
+        (0..sections).map(|i| slice(self_, dim, Some(cut(i)), Some(cut(i + 1)), 1)).collect()
     }
 }
 function! {
@@ -330,7 +353,7 @@ function! {
 macro_rules! splits { ($($(#[doc = $doc:literal])* $name:ident $at:ident $least:literal $dim:expr;)*) => { $(
     function! {
         $(#[doc = $doc])*
-        fn $name(self_; sections: i64) -> Tensors;
+        fn $name(self_; sections: i64) -> Vec<Tensor>;
         {
             let dim: i64 = ($dim)(self_.ndim());
             if self_.ndim() < $least {

@@ -155,7 +155,7 @@ macro_rules! op {
             }
             impl Backward for $node {
                 fn info(&self) -> &'static Info { &INFO }
-                #[allow(unused_variables, unused_mut)]
+                #[allow(unused_variables, unused_mut, unreachable_code)]
                 fn backward(&self, g: &[Option<Tensor>], $cx: &Cx<'_>, grads: &mut [Option<Tensor>]) -> Result<()> {
                     let Some($g) = &g[0] else { return Ok(()) };
                     let $node { $($($attr,)+)? $($($kw,)+)? $($($note,)*)? } = self;
@@ -251,7 +251,7 @@ macro_rules! op_many {
             }
             impl Backward for $node {
                 fn info(&self) -> &'static Info { &INFO }
-                #[allow(unused_variables, unused_mut)]
+                #[allow(unused_variables, unused_mut, unreachable_code)]
                 fn backward(&self, _g: &[Option<Tensor>], _cx: &Cx<'_>, grads: &mut [Option<Tensor>]) -> Result<()> {
                     let $node { $($($attr,)+)? $($($kw,)+)? } = self;
                     $(

@@ -52,7 +52,13 @@ impl Plan {
             mul(&rstd, &sub(&sub(&g, &self.mean(&g)?, ONE)?, &along, ONE)?)
         })
     }
-    fn with(&self, g: &Tensor, normal: &Tensor, wanted: [bool; 3], by_x: impl Fn(&Tensor) -> Result<Tensor>) -> Result<[Option<Tensor>; 3]> {
+    fn with(
+        &self,
+        g: &Tensor,
+        normal: &Tensor,
+        wanted: [bool; 3],
+        by_x: impl Fn(&Tensor) -> Result<Tensor>,
+    ) -> Result<[Option<Tensor>; 3]> {
         let rows = |t: &Tensor| if self.rows.is_empty() { Ok(t.clone()) } else { sum_dim(t, Some(self.rows.clone()), true, None) };
         Ok([
             wanted[0].then(|| by_x(g)).transpose()?,
@@ -69,7 +75,10 @@ fn settled(grads: [Option<Tensor>; 3], cx: &crate::tape::Cx<'_>) -> Result<Vec<O
 
 fn lengths(op: &'static str, normalized: &Ints) -> Result<Dims> {
     if normalized.is_empty() {
-        bail!(Runtime, "Expected normalized_shape to be at least 1-dimensional, i.e., containing at least one element, but got normalized_shape = []");
+        bail!(
+            Runtime,
+            "Expected normalized_shape to be at least 1-dimensional, i.e., containing at least one element, but got normalized_shape = []"
+        );
     }
     given_size(op, normalized)
 }

@@ -3,8 +3,8 @@
 use super::macros::{function, op, op_many};
 use super::*;
 use crate::error::bail;
-use crate::kernels::pool::{self as windows, Axis, Looks, TRIVIAL, Taps};
 use crate::kernels::pointwise;
+use crate::kernels::pool::{self as windows, Axis, Looks, TRIVIAL, Taps};
 use smallvec::smallvec;
 
 fn sizes_shown(d: Dims) -> Attr {
@@ -39,12 +39,21 @@ fn pool_axes(op: &str, x: &Dims, n: usize, kernel: &Ints, stride: &Ints, padding
     for i in 0..n {
         let reach = d[i] * (k[i] - 1) + 1;
         if 2 * p[i] > reach {
-            bail!(Runtime, "{op}: pad should be at most half of effective kernel size, but got pad={}, kernel_size={} and dilation={}", p[i], k[i], d[i]);
+            bail!(
+                Runtime,
+                "{op}: pad should be at most half of effective kernel size, but got pad={}, kernel_size={} and dilation={}",
+                p[i],
+                k[i],
+                d[i]
+            );
         }
         let size = x[x.len() - n + i];
         match Axis::new(size, k[i], s[i], p[i], d[i], ceil) {
             Some(a) => axes[3 - n + i] = a,
-            None => bail!(Runtime, "{op}: Given input size: {x:?}. Calculated output size is too small: kernel {k:?}, padding {p:?}, dilation {d:?}"),
+            None => bail!(
+                Runtime,
+                "{op}: Given input size: {x:?}. Calculated output size is too small: kernel {k:?}, padding {p:?}, dilation {d:?}"
+            ),
         }
     }
     Ok(axes)
@@ -55,7 +64,13 @@ fn looks(axes: &[Axis; 3]) -> [Looks; 3] {
 /// `g` of values that were picked from planes of the last `n` axes of a tensor of this shape, put back where they came from.
 fn unpicked(g: &Tensor, indices: &Tensor, shape: &Dims, n: usize) -> Result<Tensor> {
     let lead = shape.len() - n;
-    let flat = |s: &Dims| Sizes::of(&s.with(|s| { let plane = s[lead..].iter().product(); s.truncate(lead); s.push(plane) }));
+    let flat = |s: &Dims| {
+        Sizes::of(&s.with(|s| {
+            let plane = s[lead..].iter().product();
+            s.truncate(lead);
+            s.push(plane)
+        }))
+    };
     let (g, at) = (reshape(g, flat(&g.shape()))?, reshape(indices, flat(&indices.shape()))?);
     let zeros = zeros(flat(shape).iter().map(|&v| v as usize).collect(), g.dtype())?;
     view(&scatter_add(&zeros, &at, &g, -1)?, Sizes::of(shape))
@@ -110,16 +125,43 @@ adaptive_max_pools! {
 #[derive(Clone, Debug)]
 pub enum Map {
     /// Means over windows: kernel, stride, padding, ceil, whether padding counts, a divisor.
-    Mean { kernel: Ints, stride: Ints, padding: Ints, ceil: bool, count_pad: bool, divisor: Option<i64>, n: usize },
+    Mean {
+        kernel: Ints,
+        stride: Ints,
+        padding: Ints,
+        ceil: bool,
+        count_pad: bool,
+        divisor: Option<i64>,
+        n: usize,
+    },
     /// Means over windows that cover the axes evenly.
-    Even { output: Ints, n: usize },
+    Even {
+        output: Ints,
+        n: usize,
+    },
     /// One element for each new one: the one before its place, or the one nearest to it.
-    Nearest { output: Vec<usize>, factors: Vec<Option<f64>>, exact: bool },
-    Linear { output: Vec<usize>, factors: Vec<Option<f64>>, corners: bool },
-    Cubic { output: Vec<usize>, factors: Vec<Option<f64>>, corners: bool },
+    Nearest {
+        output: Vec<usize>,
+        factors: Vec<Option<f64>>,
+        exact: bool,
+    },
+    Linear {
+        output: Vec<usize>,
+        factors: Vec<Option<f64>>,
+        corners: bool,
+    },
+    Cubic {
+        output: Vec<usize>,
+        factors: Vec<Option<f64>>,
+        corners: bool,
+    },
     /// The image continued by its mirror image, or by its edge: widths before and after, last axis first.
-    Mirror { pad: Ints },
-    Edge { pad: Ints },
+    Mirror {
+        pad: Ints,
+    },
+    Edge {
+        pad: Ints,
+    },
 }
 impl IntoAttr for Map {
     fn attr(&self) -> Attr {
@@ -128,7 +170,11 @@ impl IntoAttr for Map {
 }
 /// The place in the old axis where the middle (or corner) of each new element lies.
 fn places(old: usize, new: usize, factor: Option<f64>, corners: bool) -> impl Iterator<Item = f64> {
-    let ratio = if corners { if new > 1 { (old - 1) as f64 / (new - 1) as f64 } else { 0.0 } } else { factor.map_or(old as f64 / new as f64, |f| 1.0 / f) };
+    let ratio = if corners {
+        if new > 1 { (old - 1) as f64 / (new - 1) as f64 } else { 0.0 }
+    } else {
+        factor.map_or(old as f64 / new as f64, |f| 1.0 / f)
+    };
     (0..new).map(move |i| if corners { i as f64 * ratio } else { (i as f64 + 0.5) * ratio - 0.5 })
 }
 /// Keys' cubic convolution with a = -0.75 (Keys 1981); beyond the edges the edge counts on.
@@ -191,7 +237,15 @@ impl Map {
                 };
                 output.iter().zip(last(output.len())).enumerate().map(one).collect()
             }
-            Map::Mirror { pad } => padded(pad, last(pad.len() / 2), |j, n| if j < 0 { -j } else if j >= n { 2 * (n - 1) - j } else { j }),
+            Map::Mirror { pad } => padded(pad, last(pad.len() / 2), |j, n| {
+                if j < 0 {
+                    -j
+                } else if j >= n {
+                    2 * (n - 1) - j
+                } else {
+                    j
+                }
+            }),
             Map::Edge { pad } => padded(pad, last(pad.len() / 2), |j, n| j.clamp(0, n - 1)),
         })
     }
@@ -214,20 +268,24 @@ op! {
     AxesBackward0 = fn map_axes(self_; map: Map);
     on [private];
     forward(_out) mapped(self_, map);
-    grad(g, cx) { self_ uses [] => unmap_axes(g, map.clone(), Sizes::of(&cx.shape(0))) }
+    grad(g, cx) { self_ uses [] => unmap_axes(g, None, map.clone(), Sizes::of(&cx.shape(0))) }
 }
 op! {
-    /// The transposed map: the gradient, of the operand's shape.
-    AxesBackwardBackward0 = fn unmap_axes(grad_output; map: Map, input_size: Sizes);
+    /// The transposed map: the gradient, of the operand's shape. `like`, the operand where torch saves it, has a gradient of zeros.
+    AxesBackwardBackward0 = fn unmap_axes(grad_output, like | optional; map: Map, input_size: Sizes);
     on [private];
     forward(_out) {
         let shape: Vec<usize> = input_size.iter().map(|&v| v as usize).collect();
+        let _ = like;
         windows::resample(grad_output, &map.taps(&shape)?, true)
     };
-    grad(g, cx) { grad_output uses [] => map_axes(g, map.clone()) }
+    grad(g, cx) {
+        grad_output uses [] => map_axes(g, map.clone()),
+        like uses [] => zeros(cx.shape(1), cx.dtype(1)),
+    }
 }
-fn transposed(g: &Tensor, map: Map, shape: Dims) -> Result<Tensor> {
-    unmap_axes(g, map, Sizes::of(&shape))
+fn transposed(g: &Tensor, like: Option<&Tensor>, map: Map, shape: Dims) -> Result<Tensor> {
+    unmap_axes(g, like, map, Sizes::of(&shape))
 }
 macro_rules! avg_pools { ($($n:literal $name:ident $node:ident;)*) => { $(op! {
     /// The mean of each window of the last dimensions.
@@ -241,8 +299,7 @@ macro_rules! avg_pools { ($($n:literal $name:ident $node:ident;)*) => { $(op! {
     };
     saves [self_];
     grad(g, cx) { self_ uses [self_] => {
-        let _ = self_;
-        transposed(g, means($n, kernel_size, stride, padding, *ceil_mode, *count_include_pad, *divisor_override), cx.shape(0))
+        transposed(g, Some(self_), means($n, kernel_size, stride, padding, *ceil_mode, *count_include_pad, *divisor_override), cx.shape(0))
     } }
 })* } }
 fn means(n: usize, kernel: &Ints, stride: &Ints, padding: &Ints, ceil: bool, count_pad: bool, divisor: Option<i64>) -> Map {
@@ -259,7 +316,7 @@ macro_rules! adaptive_avg_pools { ($($n:literal $name:ident $part:ident $node:id
         on [private];
         forward(_out) mapped(self_, &Map::Even { output: output_size.clone(), n: $n });
         saves [self_];
-        grad(g, cx) { self_ uses [self_] => { let _ = self_; transposed(g, Map::Even { output: output_size.clone(), n: $n }, cx.shape(0)) } }
+        grad(g, cx) { self_ uses [self_] => { transposed(g, Some(self_), Map::Even { output: output_size.clone(), n: $n }, cx.shape(0)) } }
     }
     function! {
         /// The mean of each of `output_size` windows that cover the last dimensions evenly.
@@ -310,7 +367,7 @@ macro_rules! nearest { ($($n:literal $exact:literal $name:ident $node:ident [$($
     shows { self_sym_sizes: sizes_shown(cx.shape(0)), $($shown: scale(scale_factors, $i)),* };
     grad(g, cx) { self_ uses [] => {
         let (output, factors) = resized(stringify!($name), &cx.shape(0), $n, output_size, scale_factors)?;
-        transposed(g, Map::Nearest { output, factors, exact: $exact }, cx.shape(0))
+        transposed(g, None, Map::Nearest { output, factors, exact: $exact }, cx.shape(0))
     } }
 })* } }
 nearest! {
@@ -332,7 +389,7 @@ macro_rules! blended { ($($n:literal $kind:ident $name:ident $node:ident [$($sho
     shows { self_sym_sizes: sizes_shown(cx.shape(0)), $($shown: scale(scale_factors, $i)),* };
     grad(g, cx) { self_ uses [] => {
         let (output, factors) = resized(stringify!($name), &cx.shape(0), $n, output_size, scale_factors)?;
-        transposed(g, Map::$kind { output, factors, corners: *align_corners }, cx.shape(0))
+        transposed(g, None, Map::$kind { output, factors, corners: *align_corners }, cx.shape(0))
     } }
 })* } }
 blended! {
@@ -345,12 +402,21 @@ blended! {
 // ---- padding ----
 fn pad_widths(op: &str, x: &Dims, pad: &Ints) -> Result<()> {
     if pad.len() % 2 != 0 || pad.len() / 2 > x.len() {
-        bail!(Runtime, "{op}: Length of pad must be even and no more than twice the number of dimensions of the input ({}), got {:?}", x.len(), &**pad);
+        bail!(
+            Runtime,
+            "{op}: Length of pad must be even and no more than twice the number of dimensions of the input ({}), got {:?}",
+            x.len(),
+            &**pad
+        );
     }
     for i in 0..pad.len() / 2 {
         let (d, before, after) = (x.len() - 1 - i, pad[2 * i], pad[2 * i + 1]);
         if (x[d] as i64).checked_add(before).and_then(|n| n.checked_add(after)).is_none_or(|n| n < 0) {
-            bail!(Runtime, "The input size {}, plus negative padding {before} and {after}, resulted in a negative output size, which is invalid. Check dimension {d} of your input.", x[d]);
+            bail!(
+                Runtime,
+                "The input size {}, plus negative padding {before} and {after}, resulted in a negative output size, which is invalid. Check dimension {d} of your input.",
+                x[d]
+            );
         }
     }
     Ok(())
@@ -373,7 +439,11 @@ pub(super) fn constant_padded(x: &Array, pad: &Ints, value: Scalar) -> Result<Ar
         }
         let shape = from.shape.with(|s| s[d] = n as usize);
         from = from.view(shape, from.strides, from.offset + (-before).max(0) as usize * from.strides[d]);
-        to = to.view(shape.with(|s| s[d + 1..].copy_from_slice(&to.shape[d + 1..])), to.strides, to.offset + before.max(0) as usize * to.strides[d]);
+        to = to.view(
+            shape.with(|s| s[d + 1..].copy_from_slice(&to.shape[d + 1..])),
+            to.strides,
+            to.offset + before.max(0) as usize * to.strides[d],
+        );
     }
     pointwise::copy(&to, &from)?;
     Ok(out)
@@ -387,7 +457,14 @@ op! {
 }
 fn check_pad(op: &str, x: &Dims, pad: &Ints, n: usize, mirror: bool) -> Result<()> {
     if pad.len() != 2 * n || (x.len() != n + 1 && x.len() != n + 2) {
-        bail!(Runtime, "{op}: Expected {}D or {}D (batch mode) tensor and {} padding values, but got shape {x:?} and padding {:?}", n + 1, n + 2, 2 * n, &**pad);
+        bail!(
+            Runtime,
+            "{op}: Expected {}D or {}D (batch mode) tensor and {} padding values, but got shape {x:?} and padding {:?}",
+            n + 1,
+            n + 2,
+            2 * n,
+            &**pad
+        );
     }
     pad_widths(op, x, pad)?;
     for i in 0..n {
@@ -416,7 +493,7 @@ macro_rules! pads { ($($n:literal $kind:ident $mirror:literal $name:ident $node:
         mapped(self_, &Map::$kind { pad: padding.clone() })
     };
     saves [self_];
-    grad(g, cx) { self_ uses [self_] => { let _ = self_; transposed(g, Map::$kind { pad: padding.clone() }, cx.shape(0)) } }
+    grad(g, cx) { self_ uses [self_] => { transposed(g, Some(self_), Map::$kind { pad: padding.clone() }, cx.shape(0)) } }
 })* } }
 pads! {
     1 Mirror true reflection_pad1d ReflectionPad1DBackward0;
@@ -435,7 +512,10 @@ fn column_axes(op: &str, size: &[usize], kernel: &Ints, dilation: &Ints, padding
     for i in 0..2 {
         match Axis::new(size[i], k[i], s[i], p[i], d[i], false) {
             Some(a) => axes[1 + i] = a,
-            None => bail!(Runtime, "{op}: windows of kernel_size={k:?}, dilation={d:?} do not fit into spatial size {size:?} with padding={p:?}: the calculated shape of the array of sliding blocks is too small (non-positive)"),
+            None => bail!(
+                Runtime,
+                "{op}: windows of kernel_size={k:?}, dilation={d:?} do not fit into spatial size {size:?} with padding={p:?}: the calculated shape of the array of sliding blocks is too small (non-positive)"
+            ),
         }
     }
     Ok(axes)
@@ -491,4 +571,54 @@ function! {
             _ => bail!(Runtime, "fold: Expected 2D or 3D (batch mode) tensor for input with possibly 0 batch size and non-zero dimensions for input, but got: {:?}", self_.shape()),
         }
     }
+}
+
+// ---- channels as blocks of pixels ----
+/// The last three axes as five, those in another order, and as three again.
+fn blocks(op: &str, x: &Array, r: i64, apart: bool) -> Result<Array> {
+    let n = x.ndim();
+    if n < 3 || r <= 0 {
+        bail!(Runtime, "{op} expects input to have at least 3 dimensions and a positive factor, but got shape {:?} and {r}", x.shape);
+    }
+    let (lead, r) = (n - 3, r as usize);
+    let [c, h, w] = [x.shape[lead], x.shape[lead + 1], x.shape[lead + 2]];
+    let x = pointwise::contiguous(x)?;
+    let (five, order, three) = if apart {
+        if !h.is_multiple_of(r) || !w.is_multiple_of(r) {
+            bail!(
+                Runtime,
+                "{op} expects height and width to be divisible by downscale_factor, but input.size(-2)={h} and input.size(-1)={w} are not divisible by {r}"
+            );
+        }
+        ([c, h / r, r, w / r, r], [0, 2, 4, 1, 3], [c * r * r, h / r, w / r])
+    } else {
+        if !c.is_multiple_of(r * r) {
+            bail!(
+                Runtime,
+                "{op} expects its input's 'channel' dimension to be divisible by the square of upscale_factor, but input.size(-3)={c} is not divisible by {}",
+                r * r
+            );
+        }
+        ([c / (r * r), r, r, h, w], [0, 3, 1, 4, 2], [c / (r * r), h * r, w * r])
+    };
+    let wide = x.shape.with(|s| s.splice(lead.., five).for_each(drop));
+    let strides = wide.strides();
+    let turn = |d: &Dims| (0..lead).chain(order.map(|o| lead + o)).map(|i| d[i]).collect();
+    let moved = pointwise::cast(&x.view(turn(&wide), turn(&strides), x.offset), x.dtype)?;
+    let shape = x.shape.with(|s| s.splice(lead.., three).for_each(drop));
+    Ok(moved.view(shape, shape.strides(), moved.offset))
+}
+op! {
+    /// Channels as blocks of pixels: (*, C r r, H, W) to (*, C, H r, W r).
+    PixelShuffleBackward0 = fn pixel_shuffle(self_; upscale_factor: i64);
+    on [function];
+    forward(_out) blocks("pixel_shuffle", self_, *upscale_factor, false);
+    grad(g, cx) { self_ uses [] => pixel_unshuffle(g, *upscale_factor) }
+}
+op! {
+    /// Blocks of pixels as channels: (*, C, H r, W r) to (*, C r r, H, W).
+    PixelUnshuffleBackward0 = fn pixel_unshuffle(self_; downscale_factor: i64);
+    on [function];
+    forward(_out) blocks("pixel_unshuffle", self_, *downscale_factor, true);
+    grad(g, cx) { self_ uses [] => pixel_shuffle(g, *downscale_factor) }
 }

@@ -3,7 +3,7 @@ use super::macros::{function, op, op_many};
 use super::*;
 use crate::error::bail;
 use crate::kernels::pointwise;
-use crate::layout::{self, Geometry, infer_size, view_strides, wrap_dim, wrap_dims};
+use crate::layout::{self, infer_size, view_strides, wrap_dim, wrap_dims};
 use crate::tape::{Cx, mode};
 
 fn sizes_shown(d: Dims) -> Attr {
@@ -369,7 +369,13 @@ fn diagonal_of(a: &Array, offset: i64, dim1: i64, dim2: i64) -> Result<Array> {
     }
     let (rows, cols) = (a.shape[x] as i64, a.shape[y] as i64);
     let n = if offset >= 0 { rows.min(cols - offset) } else { (rows + offset).min(cols) }.max(0);
-    let skip = if n == 0 { 0 } else if offset >= 0 { offset as usize * a.strides[y] } else { -offset as usize * a.strides[x] };
+    let skip = if n == 0 {
+        0
+    } else if offset >= 0 {
+        offset as usize * a.strides[y]
+    } else {
+        -offset as usize * a.strides[x]
+    };
     let rest = || (0..a.ndim()).filter(|&d| d != x && d != y);
     let shape = rest().map(|d| a.shape[d]).chain([n as usize]).collect();
     let strides = rest().map(|d| a.strides[d]).chain([a.strides[x] + a.strides[y]]).collect();
@@ -390,6 +396,31 @@ op! {
     forward(_out) placed(self_, input_sizes.iter().map(|&v| v as usize).collect(), |a| diagonal_of(a, *offset, *dim1, *dim2));
     grad(g, cx) { self_ uses [] => diagonal(g, *offset, *dim1, *dim2) }
 }
+macro_rules! view_scatters { ($($(#[doc = $doc:literal])* $node:ident $name:ident($($attr:ident: $ty:ty $(= $default:expr)?),*) $place:expr; $back:expr;)*) => { $(op! {
+    $(#[doc = $doc])*
+    $node = fn $name(self_, src; $($attr: $ty $(= $default)?),*);
+    forward(_out) {
+        let out = pointwise::cast(self_, self_.dtype)?;
+        let part: Array = ($place)(&out, $(*$attr),*)?;
+        if part.shape != src.shape {
+            bail!(Runtime, concat!(stringify!($name), "(): expected src to have a size equal to the slice of self. src size = {:?}, slice size = {:?}"), src.shape, part.shape);
+        }
+        pointwise::copy(&part, src)?;
+        Ok(out)
+    };
+    grad(g, cx) {
+        self_ uses [] => $name(g, &zeros(cx.shape(1), g.dtype())?, $(*$attr),*),
+        src uses [] => ($back)(g, $(*$attr),*),
+    }
+})* } }
+view_scatters! {
+    /// A copy of `self` with `src` in place of one slice along `dim`.
+    SelectScatterBackward0 select_scatter(dim: i64, index: i64) selected; select;
+    /// A copy of `self` with `src` in place of elements `start` to `end` along `dim`, each `step`th.
+    SliceScatterBackward0 slice_scatter(dim: i64 = 0, start: Option<i64> = None, end: Option<i64> = None, step: i64 = 1) sliced; slice;
+    /// A copy of `self` with `src` in place of a diagonal.
+    DiagonalScatterBackward0 diagonal_scatter(offset: i64 = 0, dim1: i64 = 0, dim2: i64 = 1) diagonal_of; diagonal;
+}
 fn windows(a: &Array, dimension: i64, size: i64, step: i64) -> Result<Array> {
     let d = wrap_dim(dimension, a.ndim())?;
     let n = if a.ndim() == 0 { 1 } else { a.shape[d] } as i64;
@@ -403,18 +434,36 @@ fn windows(a: &Array, dimension: i64, size: i64, step: i64) -> Result<Array> {
     if a.ndim() == 0 {
         return Ok(a.view(Dims::of(&[size as usize]), Dims::of(&[1]), a.offset));
     }
-    let shape = a.shape.with(|s| { s[d] = count as usize; s.push(size as usize) });
-    let strides = a.strides.with(|s| { s.push(s[d]); s[d] *= step as usize });
+    let shape = a.shape.with(|s| {
+        s[d] = count as usize;
+        s.push(size as usize)
+    });
+    let strides = a.strides.with(|s| {
+        s.push(s[d]);
+        s[d] *= step as usize
+    });
     Ok(a.view(shape, strides, a.offset))
 }
-function! {
+op! {
     /// Windows of `size` along a dimension, each `step`, as a new last dimension of a view.
-    fn unfold(self_; dimension: i64, size: i64, step: i64) -> Tensor;
+    UnfoldBackward0 = fn unfold(self_; dimension: i64, size: i64, step: i64);
     on [method];
-    {
-        let to: Geometry = windows(&self_.array(), dimension, size, step)?.geometry();
-        as_strided(self_, Sizes::of(&to.shape), Ints::of(&to.strides), Some(to.offset as i64))
+    view;
+    forward(_out) windows(self_, *dimension, *size, *step);
+    shows { self_sym_sizes: sizes_shown(cx.shape(0)) };
+    grad(g, cx) { self_ uses [] => folded_windows(g, &cx.shape(0), *dimension, *size, *step) }
+}
+/// Windows added back to where they came from, in zeros of this shape.
+fn folded_windows(g: &Tensor, shape: &Dims, dimension: i64, size: i64, step: i64) -> Result<Tensor> {
+    if shape.is_empty() {
+        return sum(g, None);
     }
+    let d = wrap_dim(dimension, shape.len())? as i64;
+    let count = g.shape()[d as usize] as i64;
+    let places: Vec<i64> = (0..count).flat_map(|w| (0..size).map(move |i| w * step + i)).collect();
+    let places = Tensor::new(Array::from_slice(&[places.len()], &places)?);
+    let lines = flatten(&movedim(g, Ints::of(&[g.ndim() - 1]), Ints::from_slice(&[d + 1]))?, d, d + 1)?;
+    index_add(&zeros(*shape, g.dtype())?, &places, &lines, d, Scalar::Int(1))
 }
 /// A list of views along one dimension, as pairs of start and length.
 fn pieces(a: &Array, dim: i64, parts: &[(usize, usize)]) -> Result<SmallVec<[Array; 4]>> {
@@ -466,7 +515,14 @@ op_many! {
     } }
 }
 fn given_parts(sizes: &[i64]) -> Vec<(usize, usize)> {
-    sizes.iter().scan(0, |at, &n| { let start = *at; *at += n as usize; Some((start, n as usize)) }).collect()
+    sizes
+        .iter()
+        .scan(0, |at, &n| {
+            let start = *at;
+            *at += n as usize;
+            Some((start, n as usize))
+        })
+        .collect()
 }
 op_many! {
     /// Views of the given sizes along `dim`.
@@ -615,7 +671,8 @@ pub fn sum_to(g: &Tensor, shape: &Dims) -> Result<Tensor> {
         return Ok(g.clone());
     }
     let lead = full.len() - shape.len();
-    let dims: SmallVec<[i64; 4]> = (0..full.len()).filter(|&i| i < lead || (shape[i - lead] == 1 && full[i] != 1)).map(|i| i as i64).collect();
+    let dims: SmallVec<[i64; 4]> =
+        (0..full.len()).filter(|&i| i < lead || (shape[i - lead] == 1 && full[i] != 1)).map(|i| i as i64).collect();
     if dims.is_empty() {
         return view(g, Sizes::of(shape));
     }
