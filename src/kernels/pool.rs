@@ -5,7 +5,7 @@
 //! computed in float64 (exact below 2^53).
 use super::math::Real;
 use super::pointwise::{cast, contiguous};
-use super::reduce::{Float, for_float};
+use super::fold::{Float, for_float};
 use crate::array::{Array, Fresh};
 use crate::dtype::{Compute, DType};
 use crate::error::{Result, bail};
