@@ -303,8 +303,8 @@ function! {
             bail!(Runtime, "linear(): input must have 1 dimension or more and weight 1 or 2, got shapes {:?} and {:?}", input.shape(), weight.shape());
         }
         match bias {
-            Some(b) if n == 2 && weight.ndim() == 2 => addmm(b, input, &t(weight)?, ONE, ONE),
-            Some(b) if weight.ndim() == 2 && input.look(Array::is_contiguous) => {
+            Some(b) if n == 2 => addmm(b, input, &t(weight)?, ONE, ONE),
+            Some(b) if input.look(Array::is_contiguous) => {
                 let shape = input.shape();
                 let (rows, m) = (&shape[..n - 1], shape[n - 1]);
                 let flat = view(input, sizes(&[rows.iter().product(), m]))?;
@@ -346,6 +346,9 @@ function! {
             return given_out("inner", out, mul(self_, other)?);
         }
         let (a, b) = (self_.shape(), other.shape());
+        if a.len() == 1 && b.len() == 1 {
+            return given_out("inner", out, dot(self_, other)?);
+        }
         if a[a.len() - 1] != b[b.len() - 1] {
             bail!(Runtime, "inner() the last dimension must match on both input tensors but got shapes {a:?} and {b:?}");
         }
@@ -415,7 +418,7 @@ function! {
 }
 function! {
     /// The product of matrices in the order of fewest multiplications.
-    fn chain_matmul(; matrices: Operands, out: Option<Tensor> = None) -> Tensor;
+    fn chain_matmul(; matrices: Operands; *, out: Option<Tensor> = None) -> Tensor;
     on [function];
     {
         let m = matrices.0;

@@ -205,10 +205,7 @@ op! {
 op! {
     /// Ones with the probabilities in `self`, and zeros.
     BernoulliBackward0 = fn bernoulli(self_; *, generator: Option<RandomSource> = None);
-    forward(_out) {
-        let to = create::empty_like(self_, self_.dtype)?;
-        draw(generator, |g| random::bernoulli_like(g, &to, self_))
-    };
+    forward(_out) draw(generator, |g| random::bernoulli_each(g, self_, self_.dtype));
     grad(g, cx) { self_ uses [] => zeros_of(g) }
 }
 function! {

@@ -74,6 +74,10 @@ fn fold_count(shape: &Dims, dim: &Option<Ints>) -> Result<usize> {
         None => shape.numel(),
     })
 }
+/// Gradient of a mean.
+fn mean_part(g: &Tensor, dim: &Option<Ints>, keepdim: bool, shape: &Dims) -> Result<Tensor> {
+    div(&spread(g, dim, keepdim, shape)?, &number(fold_count(shape, dim)? as f64)?)
+}
 op! {
     /// Mean of all elements, of a floating point dtype.
     MeanBackward0 = fn mean(self_; *, dtype: Option<DType> = None);
@@ -81,7 +85,7 @@ op! {
     shows { self_sym_sizes: cx.shape(0).attr(), self_sym_numel: cx.shape(0).numel().attr() };
     grad(g, cx) { self_ uses [] => {
         let shape = cx.shape(0);
-        expand(&div(g, &number(shape.numel() as f64)?)?, Sizes::of(&shape), false)
+        div(&expand(g, Sizes::of(&shape), false)?, &number(shape.numel() as f64)?)
     } }
 }
 op! {
@@ -93,7 +97,7 @@ op! {
     shows { self_sym_sizes: cx.shape(0).attr(), self_sym_numel: cx.shape(0).numel().attr() };
     grad(g, cx) { self_ uses [] => {
         let shape = cx.shape(0);
-        spread(&div(g, &number(fold_count(&shape, dim)? as f64)?)?, dim, *keepdim, &shape)
+        mean_part(g, dim, *keepdim, &shape)
     } }
 }
 op! {
@@ -399,9 +403,6 @@ fn var_grad(g: &Tensor, x: &Tensor, dim: &Option<Ints>, correction: &Option<Scal
 fn of_root(g: &Tensor, root: &Tensor) -> Result<Tensor> {
     masked_fill(&div(g, &times(root, 2.0)?)?, &eq(root, &number(0.0)?)?, Scalar::Int(0))
 }
-fn mean_part(g: &Tensor, dim: &Option<Ints>, keepdim: bool, shape: &Dims) -> Result<Tensor> {
-    spread(&div(g, &number(fold_count(shape, dim)? as f64)?)?, dim, keepdim, shape)
-}
 op! {
     /// Variance over the dimensions `dim` (all if None): the sum of squares is divided by n - `correction` (1 if None).
     VarBackward0 = fn var(self_; dim: Option<Ints> = None; *, correction: Option<Scalar> = None, keepdim: bool = false);
@@ -653,7 +654,7 @@ function! {
     {
         let (have, to) = (self_.shape(), given_size("sum_to_size", &size)?);
         if to.len() > have.len() || (0..to.len()).any(|i| to[i] != 1 && to[i] != have[i + have.len() - to.len()]) {
-            bail!(Runtime, "size {{{size:?}}} is not expandable to size {{{have:?}}}.");
+            bail!(Runtime, "size {{{:?}}} is not expandable to size {{{have:?}}}.", &*size);
         }
         sum_to(self_, &to)
     }

@@ -96,23 +96,6 @@ function! {
 fn index_dtype(out_int32: bool) -> DType {
     if out_int32 { DType::Int32 } else { DType::Int64 }
 }
-/// Numbers take the boundaries' dtype; tensors must have it.
-fn value_array(op: &str, values: &Tensor, boundaries: &Array) -> Result<Array> {
-    let v = values.array();
-    if v.number {
-        let dtype = crate::dtype::promote([(boundaries.dtype, boundaries.rank()), (v.dtype, v.rank())]);
-        return crate::kernels::pointwise::cast(&v, dtype);
-    }
-    if v.dtype != boundaries.dtype {
-        bail!(
-            Runtime,
-            "{op}(): boundary tensor and input value tensor should have same dtype, but got boundary tensor {} and value tensor {}",
-            boundaries.dtype.name(),
-            v.dtype.name()
-        );
-    }
-    Ok(v)
-}
 function! {
     /// For each element of `input` its place in a sorted sequence (along the last dimension): before equals, or behind them if `right`.
     fn searchsorted(sorted_sequence, input | number; *, out_int32: bool = false, right: bool = false, side: Option<String> = None, sorter: Option<Tensor> = None, out: Option<Tensor> = None) -> Tensor;
@@ -126,9 +109,8 @@ function! {
             Some(s) => bail!(Runtime, "searchsorted(): side can only be 'left' or 'right' but got {s}"),
         };
         let boundaries = sorted_sequence.array();
-        let values = value_array("searchsorted", input, &boundaries)?;
         let sorter = sorter.map(|s| s.array());
-        let at = order::searchsorted(&boundaries, &values, right, sorter.as_ref(), index_dtype(out_int32))?;
+        let at = order::searchsorted(&boundaries, &input.array(), right, sorter.as_ref(), index_dtype(out_int32))?;
         given_out("searchsorted", out, Tensor::new(at))
     }
 }
@@ -137,8 +119,7 @@ function! {
     fn bucketize(input | number, boundaries; *, out_int32: bool = false, right: bool = false, out: Option<Tensor> = None) -> Tensor;
     on [function];
     {
-        let b = boundaries.array();
-        let at = order::bucketize(&value_array("bucketize", input, &b)?, &b, right, index_dtype(out_int32))?;
+        let at = order::bucketize(&input.array(), &boundaries.array(), right, index_dtype(out_int32))?;
         given_out("bucketize", out, Tensor::new(at))
     }
 }
@@ -185,8 +166,11 @@ fn quantiles(op: &str, x: &Tensor, q: &Tensor, dim: Option<i64>, keepdim: bool, 
         bail!(Runtime, "{op}() input tensor must be non-empty");
     }
     let d = dim.map(|d| wrap_dim(d, shape.len())).transpose()?;
-    let lines = match d {
-        Some(d) if !shape.is_empty() => transpose(x, d as i64, -1)?,
+    // The lines last; a dimension of length 1 in their place, unless they were last before.
+    let inner = d.filter(|d| d + 1 < shape.len()).map(|d| d as i64);
+    let lines = match (d, inner) {
+        (_, Some(d)) => transpose(&unsqueeze(x, -1)?, d, -1)?,
+        (Some(_), None) if !shape.is_empty() => x.clone(),
         _ => reshape(x, Sizes::from_slice(&[-1]))?,
     };
     let n = *lines.shape().last().unwrap_or(&1) as f64;
@@ -206,15 +190,19 @@ fn quantiles(op: &str, x: &Tensor, q: &Tensor, dim: Option<i64>, keepdim: bool, 
     let floor = floor(&rank)?;
     let take = |at: &Tensor| gather(&ordered, &to_dtype(at, DType::Int64)?, -1, false);
     let value = between(&take(&floor)?, &take(&ceil(&rank)?)?, &sub(&rank, &floor, Scalar::Int(1))?, how)?;
-    // [.., k] with `dim` last: k first (or gone), `dim` back as length 1 (or gone)
-    let value = movedim(&unsqueeze(&value, -2)?, Ints::from_slice(&[-1]), Ints::from_slice(&[0]))?;
-    let value = match d {
-        Some(d) if !shape.is_empty() => transpose(&value, d as i64 + 1, -1)?,
-        _ if keepdim => reshape(&value, Sizes(std::iter::once(q_line.numel() as i64).chain(shape.iter().map(|_| 1)).collect()))?,
-        _ => value,
+    // [.., k] becomes [k, ..], then the lengths of 1 that are not asked for go.
+    let k_first = transpose(&unsqueeze(&value, 0)?, 0, -1)?;
+    let mut value = match (inner, keepdim) {
+        (Some(d), false) => squeezed_in_place(&squeezed_in_place(&k_first, -1)?, d + 1)?,
+        (Some(_), true) => squeezed_in_place(&k_first, -1)?,
+        (None, true) if d.is_some() => k_first,
+        (None, true) => reshape(&k_first, Sizes(std::iter::once(q_line.numel() as i64).chain(shape.iter().map(|_| 1)).collect()))?,
+        (None, false) => squeezed_in_place(&k_first, -1)?,
     };
-    let value = if keepdim { value } else { squeeze_dim(&value, d.filter(|_| !shape.is_empty()).map_or(-1, |d| d as i64 + 1))? };
-    if q.ndim() == 0 { squeeze_dim(&value, 0) } else { Ok(value) }
+    if q.ndim() == 0 {
+        value = squeezed_in_place(&value, 0)?;
+    }
+    Ok(value)
 }
 macro_rules! quantile {
     ($($(#[doc = $doc:literal])* $tensor:ident $number:ident $python:ident $skip:literal;)*) => { $(
