@@ -37,8 +37,8 @@ op_many! {
         },
         weight uses [input] => {
             let (Some(g), Some(input)) = (&g[0], input) else { return Ok(()) };
-            let (image, grad) = if *transposed { (g, input) } else { (input, g) };
-            conv_by_weight(image, grad, stride.clone(), padding.clone(), dilation.clone(), *groups, Sizes::of(&cx.shape(1))).map(Some)
+            let (image, grad) = if *transposed { (g, completed(input, g, &cx.shape(1), [stride, padding, dilation])?) } else { (input, g.clone()) };
+            conv_by_weight(image, &grad, stride.clone(), padding.clone(), dilation.clone(), *groups, Sizes::of(&cx.shape(1))).map(Some)
         },
         bias uses [] => {
             let Some(g) = &g[0] else { return Ok(()) };
@@ -46,6 +46,17 @@ op_many! {
             sum_dim(g, Some(Ints(rest)), false, None).map(Some)
         },
     }
+}
+/// The operand of a transposed convolution with a zero for each window of its result `image` that met output padding alone.
+fn completed(x: &Tensor, image: &Tensor, weight: &Dims, [stride, padding, dilation]: [&Ints; 3]) -> Result<Tensor> {
+    let (have, image) = (x.shape(), image.shape());
+    let at = |v: &Ints, i: usize| v[i.min(v.len() - 1)] as usize;
+    let missing = |i: usize| {
+        let reach = at(dilation, i) * (weight[2 + i] - 1) + 1;
+        (image[2 + i] + 2 * at(padding, i)).saturating_sub(reach) / at(stride, i) + 1 - have[2 + i]
+    };
+    let widths = Ints((0..have.len() - 2).rev().flat_map(|i| [0, missing(i) as i64]).collect());
+    if widths.iter().any(|v| *v > 0) { constant_pad_nd(x, widths, Scalar::Int(0)) } else { Ok(x.clone()) }
 }
 /// `t` with no more than these lengths.
 fn cut(t: Tensor, shape: &Dims) -> Result<Tensor> {
@@ -64,28 +75,14 @@ op! {
     }
 }
 op! {
-    /// Gradient of a convolution by its weight, from its image and the gradient of its result. Windows without a gradient (those that met
-    /// output padding of a transposed convolution) have none.
+    /// Gradient of a convolution by its weight, from its image and the gradient of its result.
     ConvolutionBackwardBackward0 = fn conv_by_weight(input, grad_output; stride: Ints, padding: Ints, dilation: Ints, groups: i64, weight_size: Sizes);
     on [private];
-    forward(_out) {
-        if input.ndim() != weight_size.len() || grad_output.ndim() != input.ndim() || input.ndim() < 3 {
-            bail!(Runtime, "conv_by_weight(): shapes {:?} and {:?} do not fit a weight of size {weight_size:?}", input.shape, grad_output.shape);
-        }
-        let n = input.ndim() - 2;
-        let at = |v: &Ints, i: usize| v[i.min(v.len() - 1)] as usize;
-        let missing = |i: usize| {
-            let reach = at(dilation, i) * (weight_size[2 + i].max(1) as usize - 1) + 1;
-            ((input.shape[2 + i] + 2 * at(padding, i)).saturating_sub(reach) / at(stride, i).max(1) + 1).saturating_sub(grad_output.shape[2 + i])
-        };
-        let widths: Ints = Ints((0..n).rev().flat_map(|i| [0, missing(i) as i64]).collect());
-        let wide = if widths.iter().any(|v| *v > 0) { pool::constant_padded(grad_output, &widths, Scalar::Int(0))? } else { grad_output.clone() };
-        products::conv_weight_grad(&wide, input, &lengths(weight_size), geometry(stride, padding, dilation, *groups))
-    };
+    forward(_out) products::conv_weight_grad(grad_output, input, &lengths(weight_size), geometry(stride, padding, dilation, *groups));
     saves [input, grad_output];
     grad(g, cx) {
         input uses [grad_output] => conv_by_image(grad_output, g, stride.clone(), padding.clone(), dilation.clone(), *groups, Sizes::of(&cx.shape(0))),
-        grad_output uses [input] => cut(convolution_of(input, g, None, [stride.clone(), padding.clone(), dilation.clone()], false, Ints::of(&[0]), *groups)?, &cx.shape(1)),
+        grad_output uses [input] => convolution_of(input, g, None, [stride.clone(), padding.clone(), dilation.clone()], false, Ints::of(&[0]), *groups),
     }
 }
 fn convolution_of(

@@ -273,39 +273,35 @@ op! {
 fn how(op: &str, reduce: &str) -> Result<places::Reduce> {
     use places::Reduce;
     Ok(match reduce {
-        "sum" | "add" => Reduce::Sum,
-        "prod" | "multiply" => Reduce::Prod,
+        "sum" => Reduce::Sum,
+        "prod" => Reduce::Prod,
         "mean" => Reduce::Mean,
         "amax" => Reduce::Max,
         "amin" => Reduce::Min,
         _ => bail!(Runtime, "{op}(): reduce argument must be either sum, prod, mean, amax or amin, got {reduce}."),
     })
 }
-function! {
-    /// `scatter` where elements are added ("add") or multiplied ("multiply") to what is there.
-    fn scatter_joined(self_, index, src | number; dim: i64; *, reduce: String) -> Tensor;
+op! {
+    /// `scatter` where elements are added ("add") or multiplied ("multiply") to what is there. Has no derivative: see `scatter_reduce`.
+    ScatterBackward2 = fn scatter_joined(self_, index, src | number; dim: i64; *, reduce: String);
+    schema "scatter.reduce";
     overload scatter;
+    inplace scatter_joined_;
     order [self_, dim, index, src, reduce];
-    { joined(self_, index, src, dim, &reduce) }
-}
-function! {
-    /// `scatter` with `reduce`, in place.
-    fn scatter_joined_(self_, index, src | number; dim: i64; *, reduce: String) -> Tensor;
-    overload scatter_;
-    on [method];
-    order [self_, dim, index, src, reduce];
-    { copy_(self_, &joined(self_, index, src, dim, &reduce)?, false) }
-}
-fn joined(t: &Tensor, index: &Tensor, src: &Tensor, dim: i64, reduce: &str) -> Result<Tensor> {
-    let src = if src.ndim() == 0 && index.ndim() > 0 {
-        expand(&to_dtype(src, t.dtype())?, Sizes::of(&index.shape()), false)?
-    } else {
-        src.clone()
+    forward(out) {
+        let how = match reduce.as_str() {
+            "add" => places::Reduce::Sum,
+            "multiply" => places::Reduce::Prod,
+            _ => bail!(Runtime, "scatter(): reduce argument must be either add or multiply, got {reduce}"),
+        };
+        let one = src.ndim() == 0 && index.ndim() > 0;
+        let src = crate::kernels::pointwise::cast(src, self_.dtype)?;
+        let src = if one { src.view(index.shape, index.shape.iter().map(|_| 0).collect(), src.offset) } else { src };
+        places::scatter_reduce(out, self_, along(self_, *dim)?, index, &src, how, true)
     };
-    match reduce {
-        "add" => scatter_add(t, index, &src, dim),
-        "multiply" => scatter_reduce(t, index, &src, dim, "prod".into(), true),
-        _ => bail!(Runtime, "scatter(): reduce argument must be either add or multiply, got {reduce}"),
+    grad(g, cx) {
+        self_ uses [] => bail!(NotImplemented, "derivative for scatter with reduce={reduce:?} is not implemented; scatter_reduce has one"),
+        src uses [] => bail!(NotImplemented, "derivative for scatter with reduce={reduce:?} is not implemented; scatter_reduce has one"),
     }
 }
 op! {

@@ -421,7 +421,7 @@ fn pad_widths(op: &str, x: &Dims, pad: &Ints) -> Result<()> {
     }
     Ok(())
 }
-pub(super) fn constant_padded(x: &Array, pad: &Ints, value: Scalar) -> Result<Array> {
+fn constant_padded(x: &Array, pad: &Ints, value: Scalar) -> Result<Array> {
     pad_widths("constant_pad_nd", &x.shape, pad)?;
     let widths = |d: usize| match x.ndim() - 1 - d {
         i if i < pad.len() / 2 => (pad[2 * i], pad[2 * i + 1]),
