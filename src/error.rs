@@ -112,7 +112,6 @@ impl Error {
             | Error::View { .. }
             | Error::Modified { .. }
             | Error::Freed { .. }
-            | Error::Unsupported { .. }
             | Error::Memory { .. }
             | Error::Runtime(_) => PythonClass::Runtime,
             Error::Dim { .. } | Error::Index(_) => PythonClass::Index,
@@ -120,7 +119,7 @@ impl Error {
             Error::Value(_) => PythonClass::Value,
             Error::Key(_) => PythonClass::Key,
             Error::Attribute(_) => PythonClass::Attribute,
-            Error::NotImplemented(_) => PythonClass::NotImplemented,
+            Error::Unsupported { .. } | Error::NotImplemented(_) => PythonClass::NotImplemented,
             Error::Assertion(_) => PythonClass::Assertion,
             Error::LinAlg(_) => PythonClass::LinAlg,
             Error::Checkpoint(_) => PythonClass::Checkpoint,

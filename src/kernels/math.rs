@@ -222,3 +222,31 @@ reals! { f32 17 pow32 f64 30 pow64 }
 mod exact;
 #[cfg(test)]
 mod tests;
+
+/// Derivative of order `n` >= 1 of the digamma function, by Hurwitz' zeta: (-1)^(n+1) n! zeta(n + 1, x), with the sum's first terms taken
+/// as they are and the rest by Euler and Maclaurin (Abramowitz and Stegun 23.2). NaN at a pole.
+pub fn polygamma(n: u32, x: f64) -> f64 {
+    // B_2k / (2k)!
+    const TAIL: [f64; 8] = [
+        1.0 / 12.0, -1.0 / 720.0, 1.0 / 30240.0, -1.0 / 1209600.0, 1.0 / 47900160.0, -691.0 / 1307674368000.0, 1.0 / 74724249600.0, -3617.0 / 10670622842880000.0,
+    ];
+    let s = n as f64 + 1.0;
+    let (mut sum, mut a) = (0.0, x);
+    while a < 12.0 {
+        if a == 0.0 {
+            return f64::NAN;
+        }
+        sum += a.powi(-(n as i32) - 1);
+        a += 1.0;
+    }
+    sum += a.powf(1.0 - s) / (s - 1.0) + 0.5 * a.powf(-s);
+    let (mut rising, mut power) = (s, a.powf(-s - 1.0));
+    for (k, b) in TAIL.into_iter().enumerate() {
+        sum += b * rising * power;
+        let j = 2.0 * k as f64 + 1.0;
+        rising *= (s + j) * (s + j + 1.0);
+        power /= a * a;
+    }
+    let factorial: f64 = (1..=n).map(f64::from).product();
+    if n % 2 == 1 { factorial * sum } else { -factorial * sum }
+}

@@ -26,9 +26,19 @@ pub(super) fn plus(t: &Tensor, v: f64) -> Result<Tensor> {
 pub(super) fn zeros_of(t: &Tensor) -> Result<Tensor> {
     zeros(t.shape(), t.dtype())
 }
+op! {
+    /// Elementwise negation; bools are refused.
+    NegBackward0 = fn neg(self_);
+    inplace neg_;
+    forward(out) {
+        if self_.dtype == DType::Bool {
+            crate::error::bail!(Runtime, "Negation, the `-` operator, on a bool tensor is not supported. If you are trying to invert a mask, use the `~` or `logical_not()` operator instead.");
+        }
+        pointwise::run(out, "neg", &table::Neg {}, [self_])
+    };
+    grad(g, cx) { self_ uses [] => neg(g) }
+}
 unary! {
-    /// Elementwise negation.
-    NegBackward0 neg neg_ Neg [] |g| neg(g);
     /// Elementwise absolute value.
     AbsBackward0 abs abs_ Abs [self_] |g| mul(g, &sign(self_)?);
     /// Elementwise sign: -1, 0 or 1 (NaN gives 0).
@@ -131,13 +141,18 @@ op! {
     grad(g, cx) { self_ uses [] => zeros_of(g) }
 }
 op! {
-    /// Elementwise derivative of order n + 1 of `lgamma` (n at most 1).
+    /// Elementwise derivative of order n + 1 of `lgamma`.
     PolygammaBackward0 = fn polygamma(self_; n: i64);
     on [method];
     forward(out) match n {
         0 => pointwise::run(out, "polygamma", &table::Digamma {}, [self_]),
         1 => pointwise::run(out, "polygamma", &table::Trigamma {}, [self_]),
-        n => crate::error::bail!(NotImplemented, "polygamma(): order n = {n} is not implemented, only 0 and 1"),
+        n if *n < 0 => crate::error::bail!(Runtime, "polygamma(n, x) does not support negative n, got {n}"),
+        n => {
+            let x = pointwise::to_f64(self_)?;
+            let all: Vec<f64> = x.iter().map(|&x| crate::kernels::math::polygamma(*n as u32, x)).collect();
+            pointwise::cast(&Array::from_slice(&self_.shape, &all)?, self_.dtype.or_float())
+        }
     };
     saves [self_];
     grad(g, cx) { self_ uses [self_] => mul(g, &polygamma(self_, *n + 1)?) }

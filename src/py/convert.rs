@@ -335,6 +335,17 @@ impl PyStorage {
 }
 #[pymethods]
 impl PyStorage {
+    /// A storage of `nbytes` bytes of unspecified content.
+    #[new]
+    #[pyo3(signature = (nbytes = 0, *, device = None))]
+    fn new(nbytes: usize, device: Option<&Bound<'_, PyAny>>) -> PyResult<PyStorage> {
+        if let Some(d) = device
+            && let Some(d) = PyDevice::of(d.as_borrowed())
+        {
+            d?.check()?;
+        }
+        Ok(PyStorage::of(&Array::empty(Dims::of(&[nbytes]), DType::UInt8)?)?)
+    }
     /// Size in bytes.
     fn nbytes(&self) -> usize {
         self.0.numel()
