@@ -4,9 +4,13 @@
 //! instruction. On a concrete f32 or f64 std's methods of the same name win: write `Real::exp::<F>(x)` there. In generic code
 //! `T::of(1.0)` is ambiguous (`Element` has an `of` too): write `T::lit(1.0)`.
 //!
+//! An `if` here chooses between values computed before it. Work inside an arm would be a branch, which the compiler may thread and,
+//! when it vectorises, compute twice.
+//!
 //! NaN gives NaN (which one is not promised), 0 keeps its sign where the function is odd, subnormal arguments and results are right.
 mod bits;
 mod exp;
+#[rustfmt::skip]
 mod fit;
 mod gamma;
 mod log;
@@ -49,7 +53,9 @@ macro_rules! families { ($($file:ident { $($(#[$m:meta])* $name:ident($($arg:ide
 )*)* } }
 
 /// f32 or f64, with what kernels compute on them. `F` says whether fused multiply-add is one instruction.
-pub trait Real: Element + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self> + Neg<Output = Self> + bits::Bits + fit::Fit {
+pub trait Real:
+    Element + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self> + Neg<Output = Self> + bits::Bits + fit::Fit
+{
     const ZERO: Self;
     const ONE: Self;
     const INF: Self;
@@ -147,24 +153,38 @@ pub trait Real: Element + Add<Output = Self> + Sub<Output = Self> + Mul<Output =
     }
     /// Is it beyond `sin_near` and its like?
     #[inline(always)]
-    fn is_far(self) -> bool { trig::is_far(self) }
+    fn is_far(self) -> bool {
+        trig::is_far(self)
+    }
     /// Is self / b beyond `fmod_near` and `remainder_near`?
     #[inline(always)]
-    fn is_far_from(self, b: Self) -> bool { power::is_far_from(self, b) }
+    fn is_far_from(self, b: Self) -> bool {
+        power::is_far_from(self, b)
+    }
     /// x times its sigmoid.
     #[inline(always)]
-    fn silu<const F: bool>(self) -> Self { exp::times_sigmoid::<F, Self>(self, self, -Self::ZERO) }
+    fn silu<const F: bool>(self) -> Self {
+        exp::times_sigmoid::<F, Self>(self, self, -Self::ZERO)
+    }
     /// log(sigmoid(x)).
     #[inline(always)]
-    fn log_sigmoid<const F: bool>(self) -> Self { -(-self).softplus::<F>() }
+    fn log_sigmoid<const F: bool>(self) -> Self {
+        -(-self).softplus::<F>()
+    }
     /// IEEE 754's pow: 1 for y = 0 and for self = 1 whatever the other is.
     fn pow<const F: bool>(self, y: Self) -> Self;
     #[inline(always)]
-    fn lgamma<const F: bool>(self) -> Self { Self::lit(gamma::lgamma(self.wide())) }
+    fn lgamma<const F: bool>(self) -> Self {
+        Self::lit(gamma::lgamma(self.wide()))
+    }
     #[inline(always)]
-    fn digamma<const F: bool>(self) -> Self { Self::lit(gamma::digamma(self.wide())) }
+    fn digamma<const F: bool>(self) -> Self {
+        Self::lit(gamma::digamma(self.wide()))
+    }
     #[inline(always)]
-    fn trigamma<const F: bool>(self) -> Self { Self::lit(gamma::trigamma(self.wide())) }
+    fn trigamma<const F: bool>(self) -> Self {
+        Self::lit(gamma::trigamma(self.wide()))
+    }
 }
 
 macro_rules! reals { ($($t:ident $far:literal $pow:ident)*) => { $(impl Real for $t {
