@@ -4,9 +4,13 @@
 //! instruction. On a concrete f32 or f64 std's methods of the same name win: write `Real::exp::<F>(x)` there. In generic code
 //! `T::of(1.0)` is ambiguous (`Element` has an `of` too): write `T::lit(1.0)`.
 //!
+//! An `if` here chooses between values computed before it. Work inside an arm would be a branch, which the compiler may thread and,
+//! when it vectorises, compute twice.
+//!
 //! NaN gives NaN (which one is not promised), 0 keeps its sign where the function is odd, subnormal arguments and results are right.
 mod bits;
 mod exp;
+#[rustfmt::skip]
 mod fit;
 mod gamma;
 mod log;

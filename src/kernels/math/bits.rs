@@ -4,7 +4,8 @@ pub trait Bits: Sized {
     const MAGIC: Self;
     /// exp(x) is infinite from here on; still n <= 128 (1024).
     const EXP_MAX: Self;
-    /// exp(x) is 0 below; so far down that the factors of `scale` are 0 themselves, and infinity times exp(-infinity) is NaN.
+    /// exp(x) is 0 below; so far down that the factors of `scale` are 0 themselves
+    /// (infinity times exp(-infinity) is NaN), and just below a power of 2 (the largest number times it does not overflow on the way).
     const EXP_MIN: Self;
     /// Below it x + x^2 rounds to x.
     const TINY: Self;
@@ -29,7 +30,7 @@ pub trait Bits: Sized {
     /// a * b - p, where p is a * b rounded. Exact far from overflow and underflow.
     fn mul_error<const F: bool>(a: Self, b: Self, p: Self) -> Self;
 }
-macro_rules! bits { ($($t:ident $u:ident middle $middle:literal exp $low:literal $high:literal invertible $i:literal $if:literal squarable $s:literal $sf:literal;)*) => { $(
+macro_rules! bits { ($($t:ident $u:ident lowest $lowest:expr, exp $low:literal $high:literal invertible $i:literal $if:literal squarable $s:literal $sf:literal;)*) => { $(
     const _: () = {
         const FIELD: u32 = $t::MANTISSA_DIGITS - 1; // the bits of a stored fraction
         const BIAS: $u = $t::MAX_EXP as $u - 1;
@@ -58,7 +59,7 @@ macro_rules! bits { ($($t:ident $u:ident middle $middle:literal exp $low:literal
             }
             #[inline(always)]
             fn split(self) -> ($t, $t, $t) {
-                const FRACTION: $u = ($middle as $t).to_bits() & ((1 << FIELD) - 1); // of the lowest m, whose exponent is -1
+                const FRACTION: $u = ($lowest as $t).to_bits() & ((1 << FIELD) - 1); // of the lowest m, whose exponent is -1
                 let subnormal = self < $t::MIN_POSITIVE;
                 let b = (if subnormal { self * UNIT } else { self }).to_bits();
                 let e = b.wrapping_sub(FRACTION) >> FIELD; // k + BIAS - 1
@@ -83,8 +84,8 @@ macro_rules! bits { ($($t:ident $u:ident middle $middle:literal exp $low:literal
     };
 )* } }
 bits! {
-    f32 u32 middle 0.6666667 exp -176.0 88.8 invertible 96 40 squarable 48 98;
-    f64 u64 middle 0.7071067811865476 exp -1418.0 709.9 invertible 800 256 squarable 400 600;
+    f32 u32 lowest 2.0 / 3.0, exp -176.2 88.8 invertible 96 40 squarable 48 98;
+    f64 u64 lowest std::f64::consts::FRAC_1_SQRT_2, exp -1418.3 709.9 invertible 800 256 squarable 400 600;
 }
 /// The error of a product without fused multiply-add.
 mod plain {

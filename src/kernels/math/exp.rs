@@ -71,9 +71,10 @@ fn halves<const F: bool, T: Real>(a: T) -> (T, T) {
 #[inline(always)]
 pub fn sinh<const F: bool, T: Real>(x: T) -> T {
     let (up, down) = halves::<F, T>(x.abs());
+    let far = (up - down).copysign(x);
     let z = x * x;
     let near = (poly::<F, T>(z, T::SINH) * z).fma::<F>(x, x);
-    if x.abs() < T::ONE { near } else { (up - down).copysign(x) }
+    if x.abs() < T::ONE { near } else { far }
 }
 #[inline(always)]
 pub fn cosh<const F: bool, T: Real>(x: T) -> T {
@@ -88,7 +89,7 @@ pub fn tanh<const F: bool, T: Real>(x: T) -> T {
     let z = x * x;
     let near = (poly::<F, T>(z, T::TANH) * z).fma::<F>(x, x);
     let far = T::ONE - two / (exp::<F, T>(a + a) + T::ONE);
-    if a < T::lit(0.625) { near } else { far.copysign(x) }
+    (if a < T::lit(0.625) { near } else { far }).copysign(x)
 }
 #[inline(always)]
 pub fn sigmoid<const F: bool, T: Real>(x: T) -> T {
@@ -101,5 +102,6 @@ pub fn times_sigmoid<const F: bool, T: Real>(x: T, v: T, low: T) -> T {
     let (v, low) = if v > T::ZERO { (-v, -low) } else { (v, low) };
     let (r, n) = reduce_sum::<F, T>(v, low);
     let q = exp_less_one::<F, T>(r);
-    (if x < T::ZERO { q.fma::<F>(x, x).scale(n) } else { x }) / ((q + T::ONE).scale(n) + T::ONE)
+    let left = q.fma::<F>(x, x).scale(n);
+    (if x < T::ZERO { left } else { x }) / ((q + T::ONE).scale(n) + T::ONE)
 }

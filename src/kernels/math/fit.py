@@ -214,6 +214,7 @@ def values_of(vs, bits):
 
 def main():
     print("//! Polynomials (lowest coefficient first) and constants in parts, for f32 and f64. Written by `fit.py`, which says how they are fitted.")
+    print('#![allow(clippy::approx_constant, reason = "the parts belong together")]')
     print("/// What the algorithms of the neighbouring files need to know of a type.")
     print("pub trait Fit: Sized + 'static {")
     for name, what, _ in TABLES:

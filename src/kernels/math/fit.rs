@@ -1,4 +1,5 @@
 //! Polynomials (lowest coefficient first) and constants in parts, for f32 and f64. Written by `fit.py`, which says how they are fitted.
+#![allow(clippy::approx_constant, reason = "the parts belong together")]
 /// What the algorithms of the neighbouring files need to know of a type.
 pub trait Fit: Sized + 'static {
     /// exp(r) = 1 + r + r^2 p(r) for |r| <= ln(2) / 2.

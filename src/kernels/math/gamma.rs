@@ -10,8 +10,8 @@ fn fit(t: f64, c: &[f64]) -> f64 {
 }
 /// sin(pi x) and cos(pi x) up to a common sign.
 fn half_turns(x: f64) -> (f64, f64) {
-    let r = PI * (x - x.round_ties_even());
-    (Real::sin::<false>(r), Real::cos::<false>(r))
+    let r = x - x.round_ties_even();
+    (Real::sin::<false>(PI * r), Real::sin::<false>(PI * (0.5 - r.abs())))
 }
 pub fn lgamma(x: f64) -> f64 {
     if x.is_nan() || x.is_infinite() {
@@ -25,7 +25,7 @@ pub fn lgamma(x: f64) -> f64 {
     }
     match x {
         ..0.5 => x * fit(x, f64::LGAMMA_1) - Real::log::<false>(x),
-        ..1.5 => (x - 1.0) * fit(x - 1.0, f64::LGAMMA_1),
+        ..1.5 => (x - 1.0) * fit(x - 1.0, f64::LGAMMA_1) + 0.0, // not -0 at 1
         ..8.5 => {
             let (mut z, mut product) = (x, 1.0);
             while z >= 2.5 {
@@ -61,15 +61,15 @@ pub fn digamma(x: f64) -> f64 {
         sum = -1.0 / z;
         z += 1.0;
     }
-    while z >= 2.0 && z < 10.0 {
+    while (2.0..10.0).contains(&z) {
         z -= 1.0;
         sum += 1.0 / z;
     }
-    if z <= 2.0 {
+    if z < 2.0 {
         let [root, root_low] = f64::DIGAMMA_ROOT;
         return sum + ((z - root) - root_low) * fit(z - 1.5, f64::DIGAMMA);
     }
-    const C: [f64; 7] = [1.0 / 12.0, -1.0 / 120.0, 1.0 / 252.0, -1.0 / 240.0, 1.0 / 132.0, -691.0 / 32760.0, 1.0 / 12.0];
+    const C: [f64; 8] = [1.0 / 12.0, -1.0 / 120.0, 1.0 / 252.0, -1.0 / 240.0, 1.0 / 132.0, -691.0 / 32760.0, 1.0 / 12.0, -3617.0 / 8160.0];
     let w = 1.0 / (z * z);
     Real::log::<false>(z) - (0.5 / z + w * fit(w, &C))
 }
@@ -86,7 +86,7 @@ pub fn trigamma(x: f64) -> f64 {
         sum += 1.0 / (z * z);
         z += 1.0;
     }
-    const C: [f64; 7] = [1.0 / 6.0, -1.0 / 30.0, 1.0 / 42.0, -1.0 / 30.0, 5.0 / 66.0, -691.0 / 2730.0, 7.0 / 6.0];
+    const C: [f64; 8] = [1.0 / 6.0, -1.0 / 30.0, 1.0 / 42.0, -1.0 / 30.0, 5.0 / 66.0, -691.0 / 2730.0, 7.0 / 6.0, -3617.0 / 510.0];
     let w = 1.0 / (z * z);
     sum + (1.0 / z + (0.5 * w + w / z * fit(w, &C)))
 }

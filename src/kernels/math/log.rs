@@ -12,7 +12,7 @@ fn tail<const F: bool, T: Real>(f: T) -> T {
     let (z, h) = (s * s, f * f * half);
     s.fma::<F>(z.fma::<F>(poly::<F, T>(z, T::LOG), h), -h)
 }
-/// The logarithm of u + low, `low` small beside u, in natural units: k ln(2) + f + tail.
+/// k ln(2) + log(1 + f).
 #[inline(always)]
 fn natural<const F: bool, T: Real>(k: T, f: T) -> T {
     k.fma::<F>(T::LN2[0], f + k.fma::<F>(T::LN2[1], tail::<F, T>(f)))
@@ -55,7 +55,8 @@ pub fn log10<const F: bool, T: Real>(x: T) -> T {
 #[inline(always)]
 fn log_sum<const F: bool, T: Real>(u: T, low: T) -> T {
     let (k, m, inverse) = u.split();
-    let low = if u < T::INVERTIBLE[0] { low * inverse } else { T::ZERO };
+    let low = low * inverse;
+    let low = if u < T::INVERTIBLE[0] { low } else { T::ZERO };
     edges(u, natural::<F, T>(k, (m - T::ONE) + low))
 }
 #[inline(always)]
@@ -63,7 +64,8 @@ pub fn log1p<const F: bool, T: Real>(x: T) -> T {
     let u = x + T::ONE;
     let back = u - T::ONE;
     let low = (T::ONE - (u - back)) + (x - back);
-    if x.abs() < T::TINY { x } else { log_sum::<F, T>(u, low) }
+    let r = log_sum::<F, T>(u, low);
+    if x.abs() < T::TINY { x } else { r }
 }
 /// Near 1/2 the rounding of 1 - x and of the quotient decides: both are carried along.
 #[inline(always)]
@@ -89,7 +91,8 @@ pub fn logaddexp<const F: bool, T: Real>(a: T, b: T) -> T {
 /// log1p(near), or log(2 far) where `is_far`.
 #[inline(always)]
 fn log1p_or<const F: bool, T: Real>(near: T, far: T, is_far: bool) -> T {
-    let r = log1p::<F, T>(if is_far { far - T::ONE } else { near });
+    let far = far - T::ONE;
+    let r = log1p::<F, T>(if is_far { far } else { near });
     r + if is_far { T::lit(std::f64::consts::LN_2) } else { T::ZERO }
 }
 #[inline(always)]

@@ -41,26 +41,31 @@ fn erfc_large<const F: bool, T: Real>(a: T) -> T {
 #[inline(always)]
 pub fn erf<const F: bool, T: Real>(x: T) -> T {
     let a = x.abs();
+    let small = erf_small::<F, T>(x);
     let large = (T::ONE - erfc_large::<F, T>(a)).copysign(x);
-    if a < T::lit(0.85) { erf_small::<F, T>(x) } else { large }
+    if a < T::lit(0.85) { small } else { large }
 }
 #[inline(always)]
 pub fn erfc<const F: bool, T: Real>(x: T) -> T {
     let a = x.abs();
-    let q = erfc_large::<F, T>(a);
-    let large = if x < T::ZERO { T::lit(2.0) - q } else { q };
-    if a < T::lit(0.5) { T::ONE - erf_small::<F, T>(x) } else { large }
+    let small = T::ONE - erf_small::<F, T>(x);
+    let right = erfc_large::<F, T>(a);
+    let left = T::lit(2.0) - right;
+    let large = if x < T::ZERO { left } else { right };
+    if a < T::lit(0.5) { small } else { large }
 }
 #[inline(always)]
 pub fn normal_cdf<const F: bool, T: Real>(x: T) -> T {
-    let q = times_tail::<F, T>(T::ONE, at_most(x.abs(), TOP), T::lit(K), T::lit(2.0));
-    if x > T::ZERO { T::ONE - q } else { q }
+    let left = times_tail::<F, T>(T::ONE, at_most(x.abs(), TOP), T::lit(K), T::lit(2.0));
+    let right = T::ONE - left;
+    if x > T::ZERO { right } else { left }
 }
 /// relu(x) minus |x| times the tail beyond |x|: both signs at once. NaN at -inf, as torch's.
 #[inline(always)]
 pub fn gelu<const F: bool, T: Real>(x: T) -> T {
     let a = at_most(x.abs(), TOP);
-    (if x >= T::ZERO { x } else { x * T::ZERO }) - times_tail::<F, T>(a, a, T::lit(K), T::lit(2.0))
+    let zero = x * T::ZERO;
+    (if x >= T::ZERO { x } else { zero }) - times_tail::<F, T>(a, a, T::lit(K), T::lit(2.0))
 }
 /// x sigmoid(v), v = 2 sqrt(2/pi) (x + 0.044715 x^3) in two parts.
 #[inline(always)]
@@ -85,7 +90,8 @@ pub fn erfinv<const F: bool, T: Real>(x: T) -> T {
     let s = w.sqrt();
     let near = poly::<F, T>(w - T::lit(3.125), T::INVERSE_ERF);
     let far = poly::<F, T>(s - T::lit(3.25), T::INVERSE_ERF_FAR);
-    let far = if T::INVERSE_ERF_END.is_empty() || s < T::lit(4.0) { far } else { poly::<F, T>(s - T::lit(5.0), T::INVERSE_ERF_END) };
+    let end = if T::INVERSE_ERF_END.is_empty() { far } else { poly::<F, T>(s - T::lit(5.0), T::INVERSE_ERF_END) };
+    let far = if s < T::lit(4.0) { far } else { end };
     let p = if w < T::lit(6.25) { near } else { far };
     x * if a == T::ONE { T::INF } else { p }
 }

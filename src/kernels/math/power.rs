@@ -7,12 +7,13 @@ fn edges<T: Real>(x: T, y: T, r: T) -> T {
     let a = x.abs();
     let half = y * T::lit(0.5);
     let whole = y.trunc() == y;
-    let odd = whole && half.trunc() != half;
+    let odd = whole & (half.trunc() != half);
     let r = if a == T::ONE { T::ONE } else { r };
     let r = if y.is_nan() { y } else { r };
-    let r = if x < T::ZERO && a < T::INF && !whole { T::NAN } else { r };
-    let r = if odd { r.copysign(x) } else { r };
-    if x == T::ONE || y == T::ZERO { T::ONE } else { r }
+    let r = if (x < T::ZERO) & (a < T::INF) & !whole { T::NAN } else { r };
+    let signed = r.copysign(x);
+    let r = if odd { signed } else { r };
+    if (x == T::ONE) | (y == T::ZERO) { T::ONE } else { r }
 }
 /// x^y for f32, by f64: the rounding of its logarithm does not reach a digit of f32.
 #[inline(always)]
@@ -64,26 +65,28 @@ pub fn hypot<const F: bool, T: Real>(a: T, b: T) -> T {
     let factor = away(high, T::SQUARABLE);
     let (low, high) = (low * factor, high * factor);
     let r = high.fma::<F>(high, low * low).sqrt() / factor;
-    if a == T::INF || b == T::INF { T::INF } else { r }
+    if (a == T::INF) | (b == T::INF) { T::INF } else { r }
 }
-/// Is the quotient too large for `fmod_near`?
+/// Is the quotient too large for `fmod_near`, or could an error term overflow?
 #[inline(always)]
 pub fn is_far_from<T: Real>(a: T, b: T) -> bool {
-    let q = (a / b).abs();
-    q >= T::MAGIC * T::lit(0.5) && a.is_finite() && b != T::ZERO
+    let far = ((a / b).abs() >= T::MAGIC * T::lit(0.5)) | (a.abs() > T::INVERTIBLE[0]) | (b.abs() > T::INVERTIBLE[0]);
+    far & a.is_finite() & b.is_finite() & (b != T::ZERO)
 }
 /// a - b trunc(a / b): the quotient's rounding may have carried it to the next integer, the rest is exact.
 #[inline(always)]
 pub fn fmod_near<const F: bool, T: Real>(x: T, y: T) -> T {
     let (a, b) = (x.abs(), y.abs());
     let r = rest::<F, T>(a, (a / b).trunc(), b);
-    let r = if r < T::ZERO { r + b } else { r };
-    let r = if b == T::INF && a < T::INF { a } else { r };
+    let mended = r + b;
+    let r = if r < T::ZERO { mended } else { r };
+    let r = if (b == T::INF) & (a < T::INF) { a } else { r };
     r.copysign(x)
 }
 #[inline(always)]
 fn with_sign_of<T: Real>(b: T, r: T) -> T {
-    if r != T::ZERO && (r < T::ZERO) != (b < T::ZERO) { r + b } else { r }
+    let other = r + b;
+    if (r != T::ZERO) & ((r < T::ZERO) != (b < T::ZERO)) { other } else { r }
 }
 #[inline(always)]
 pub fn remainder_near<const F: bool, T: Real>(a: T, b: T) -> T {

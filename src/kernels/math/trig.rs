@@ -67,12 +67,14 @@ fn cosine<const F: bool, T: Real>(r: T, low: T) -> T {
 }
 #[inline(always)]
 fn sin_of<const F: bool, T: Real>((n, r, low): (T, T, T)) -> T {
-    (if T::odd(n) { cosine::<F, T>(r, low) } else { sine::<F, T>(r, low) }).flip(n)
+    let (s, c) = (sine::<F, T>(r, low), cosine::<F, T>(r, low));
+    (if T::odd(n) { c } else { s }).flip(n)
 }
 #[inline(always)]
 fn tan_of<const F: bool, T: Real>((n, r, low): (T, T, T)) -> T {
     let (s, c) = (sine::<F, T>(r, low), cosine::<F, T>(r, low));
-    if T::odd(n) { -c / s } else { s / c }
+    let odd = T::odd(n);
+    (if odd { -c } else { s }) / if odd { s } else { c }
 }
 #[inline(always)]
 pub fn sin_near<const F: bool, T: Real>(x: T) -> T {
@@ -91,7 +93,7 @@ pub fn tan_near<const F: bool, T: Real>(x: T) -> T {
 }
 #[inline(always)]
 pub fn is_far<T: Real>(x: T) -> bool {
-    x.abs() > T::FAR && x.is_finite()
+    (x.abs() > T::FAR) & x.is_finite()
 }
 #[inline(always)]
 pub fn sin<const F: bool, T: Real>(x: T) -> T {
@@ -166,9 +168,11 @@ pub fn atan2<const F: bool, T: Real>(y: T, x: T) -> T {
 fn arc<const F: bool, T: Real>(a: T) -> (T, T, bool) {
     let half = T::lit(0.5);
     let big = a > half;
-    let z = if big { (T::ONE - a) * half } else { a * a };
+    let (square, other) = (a * a, (T::ONE - a) * half);
+    let z = if big { other } else { square };
     let root = z.sqrt();
-    let root_low = if z > T::ZERO { rest::<F, T>(z, root, root) / (root + root) } else { T::ZERO };
+    let root_low = rest::<F, T>(z, root, root) / (root + root);
+    let root_low = if z > T::ZERO { root_low } else { T::ZERO };
     let (s, low) = if big { (root, root_low) } else { (a, T::ZERO) };
     (s, (s * z).fma::<F>(poly::<F, T>(z, T::ASIN), low), big)
 }
