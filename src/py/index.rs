@@ -181,35 +181,6 @@ fn walk(t: &Tensor, places: Places, alone: bool) -> Result<(Option<Tensor>, Indi
     }
     Ok((at, indices))
 }
-/// The op of this name on a tensor and its indices.
-fn with_indices<'py>(
-    py: Python<'py>,
-    name: &'static str,
-    style: Style,
-    t: &Tensor,
-    indices: Indices,
-    v: Option<&Tensor>,
-) -> PyResult<Any<'py>> {
-    let each = |i: Option<Tensor>| i.map_or_else(|| Ok(py.None().into_bound(py)), |t| Ok::<_, PyErr>(wrap(py, t)?.into_any()));
-    let list = PyTuple::new(py, indices.into_iter().map(each).collect::<PyResult<Vec<_>>>()?)?;
-    let mut args = vec![wrap(py, t.clone())?.into_any(), list.into_any()];
-    if let Some(v) = v {
-        args.push(wrap(py, v.clone())?.into_any());
-    }
-    by_name(name, style, &args.iter().collect::<Vec<_>>())
-}
-fn gather(t: &Tensor, indices: Indices) -> Result<Tensor> {
-    Python::attach(|py| {
-        let r = with_indices(py, "index", Style::Function, t, indices, None)?;
-        tensor_of(r.as_borrowed()).cloned().ok_or_else(|| err!(Type, "index() gave no tensor"))
-    })
-}
-fn scatter(t: &Tensor, indices: Indices, v: &Tensor) -> Result<()> {
-    Python::attach(|py| {
-        with_indices(py, "index_put_", Style::InPlaceFunction, t, indices, Some(v))?;
-        Ok(())
-    })
-}
 #[inline]
 fn select(t: &Tensor, dim: usize, i: i64, shown: usize) -> Result<Tensor> {
     let n = t.look(|a| a.shape[dim]) as i64;
@@ -230,7 +201,7 @@ fn get(t: &Tensor, idx: &Any<'_>) -> Result<Tensor> {
     match (at, indices.is_empty()) {
         (Some(v), true) => Ok(v),
         (None, true) => ops::alias(t),
-        (at, false) => gather(at.as_ref().unwrap_or(t), indices),
+        (at, false) => ops::index(at.as_ref().unwrap_or(t), indices),
     }
 }
 /// The tensor that is assigned: a tensor, or a number as one of `like`'s dtype.
@@ -282,7 +253,8 @@ fn set(t: &Tensor, idx: &Any<'_>, v: &Any<'_>) -> Result<()> {
         return write(to, &v);
     }
     let v = if v.ndim() > 0 && v.shape()[0] == 1 { ops::view(&v, without_leading_ones(v.shape()))? } else { v };
-    scatter(to, indices, &v)
+    ops::index_put_(to, indices, &v, false)?;
+    Ok(())
 }
 /// The value of a tensor of one element.
 fn only(t: &Tensor) -> PyResult<Scalar> {
