@@ -1,7 +1,8 @@
 """stowgrad: tensors and autograd shaped like torch; the values saved for backward belong to the user.
 
-This file holds what ``import stowgrad`` gives at once: the native core and ``autograd``. Everything else is loaded when it is first
-named (``_LAZY``, ``_FROM``). Invariant: numpy, typing, dataclasses, inspect, logging, tempfile and pickle stay off the import path.
+This file holds what ``import stowgrad`` gives at once: the native core and ``autograd``. Everything else is loaded when
+it is first named (``_LAZY``, ``_FROM``). Invariant: numpy, typing, dataclasses, inspect, logging, tempfile and pickle
+stay off the import path.
 """
 
 from __future__ import annotations
@@ -51,13 +52,13 @@ pi = 3.141592653589793
 e = 2.718281828459045
 newaxis = None
 
-from . import autograd  # noqa: E402 - needs the names above
+from . import autograd  # noqa: E402, F401 - needs the names above
 from .autograd import enable_grad, inference_mode, no_grad, set_grad_enabled  # noqa: E402, F401
 
 # Modules loaded when first named.
 _LAZY = frozenset(
-    "nn optim utils testing serialization random overrides linalg functional cuda backends version return_types special "
-    "types ops stow amp fft compiler distributed jit storage".split()
+    "nn optim utils testing serialization random overrides linalg functional cuda backends version return_types "
+    "special types amp compiler distributed jit storage".split()
 )
 # Names that live in a module loaded when first named.
 _FROM = {
@@ -68,17 +69,8 @@ _FROM = {
     "printoptions": "_tensor_str",
     "fork_rng": "random",
     "compile": "compiler",
-    "from_torch": "_interop",
-    "to_torch": "_interop",
     "autocast": "amp",
-    "split_tensor": "functional",
-    "meshgrid": "functional",
-    "cartesian_prod": "functional",
-    "block_diag": "functional",
-    "broadcast_tensors": "functional",
-    "atleast_1d": "functional",
-    "atleast_2d": "functional",
-    "atleast_3d": "functional",
+    "broadcast_shapes": "functional",
     "is_tensor": "functional",
     "is_storage": "functional",
     "is_floating_point": "functional",
@@ -86,10 +78,10 @@ _FROM = {
     "is_nonzero": "functional",
     "numel": "functional",
     "typename": "functional",
-    "broadcast_shapes": "functional",
     "set_default_tensor_type": "functional",
     "use_deterministic_algorithms": "functional",
     "are_deterministic_algorithms_enabled": "functional",
+    "is_deterministic_algorithms_warn_only_enabled": "functional",
     "set_flush_denormal": "functional",
     "get_num_interop_threads": "functional",
     "set_num_interop_threads": "functional",

@@ -83,6 +83,10 @@ class Parameter(Tensor, metaclass=_ParameterMeta):
         return _rebuild_parameter_with_state, (self.data, self.requires_grad, OrderedDict(), state)
 
 
+if hasattr(_C, "_register_parameter_class"):  # a core that knows the class need not ask it for its overrides
+    _C._register_parameter_class(Parameter)
+
+
 def _rebuild_parameter(data: Tensor, requires_grad: bool, backward_hooks: Any) -> Parameter:
     """Unpickles a Parameter; hooks are never pickled, the third argument stands for torch's file format."""
     return Parameter(data, requires_grad)
