@@ -5,10 +5,10 @@
 //! thread's stack while it runs, rule 6): several threads may walk one graph, calls nest inside hooks, and an error leaves nothing behind.
 //! The roots keep every node alive for the length of the call, so vertices borrow them.
 use crate::array::Array;
+use crate::dtype::Scalar;
 use crate::error::{Error, Result, bail, err};
 use crate::kernels::{Out, pointwise, table};
 use crate::layout::is_dense;
-use crate::dtype::Scalar;
 use crate::ops;
 use crate::tape::mode::{self, GradGuard};
 use crate::tape::node::Meta;
@@ -114,7 +114,16 @@ pub fn run(r: Request) -> Result<Vec<Option<Tensor>>> {
             ready.push((priority(&vertex.at), v));
         }
     }
-    let mut walk = Walk { graph, index: &index, ready, keep, create: r.create_graph, accumulate: r.accumulate, keepers: &r.keepers, results: &mut results };
+    let mut walk = Walk {
+        graph,
+        index: &index,
+        ready,
+        keep,
+        create: r.create_graph,
+        accumulate: r.accumulate,
+        keepers: &r.keepers,
+        results: &mut results,
+    };
     walk.run()?;
     drop(walk);
     while let Some(f) = with_task(|t| if t.callbacks.is_empty() { None } else { Some(t.callbacks.remove(0)) }).flatten() {
@@ -145,7 +154,10 @@ fn root_grad(t: &Tensor, g: Option<Tensor>) -> Result<Tensor> {
             if g.dtype() == dtype { Ok(g) } else { ops::to_dtype(&g, dtype) }
         }
         None if shape.numel() == 1 => Ok(Tensor::new(Array::full(shape, dtype, Scalar::Float(1.0))?)),
-        None => bail!(Runtime, "grad can be implicitly created only for scalar outputs; this one has shape {shape:?}: give backward() a gradient of that shape"),
+        None => bail!(
+            Runtime,
+            "grad can be implicitly created only for scalar outputs; this one has shape {shape:?}: give backward() a gradient of that shape"
+        ),
     }
 }
 fn priority(at: &At<'_>) -> u64 {
@@ -239,9 +251,7 @@ fn deliver(v: &mut Vertex<'_>, nr: u32, g: Tensor) -> Result<()> {
 fn owned_alone(t: &Tensor) -> bool {
     t.owners() == 1
         && !t.is_view()
-        && t.look(|a| {
-            !a.number && Arc::strong_count(a.storage()) == 1 && !a.storage().is_foreign() && is_dense(&a.shape, &a.strides)
-        })
+        && t.look(|a| !a.number && Arc::strong_count(a.storage()) == 1 && !a.storage().is_foreign() && is_dense(&a.shape, &a.strides))
 }
 /// The sum of two gradients, into the first one's memory where nobody else sees it.
 fn sum(old: Tensor, g: &Tensor) -> Result<Tensor> {

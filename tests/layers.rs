@@ -56,8 +56,21 @@ fn no_file_names_a_higher_layer() {
 #[test]
 fn unsafe_code_stands_only_where_it_is_allowed() {
     let allowed = [
-        "alloc", "storage", "array", "kernels/simd", "kernels/pointwise", "kernels/matmul", "kernels/conv", "py/call", "py/convert", "py/tensor", "py/node",
-        "py/frame", "py/named", "py/size", "py/number",
+        "alloc",
+        "storage",
+        "array",
+        "kernels/simd",
+        "kernels/pointwise",
+        "kernels/matmul",
+        "kernels/conv",
+        "py/call",
+        "py/convert",
+        "py/tensor",
+        "py/node",
+        "py/frame",
+        "py/named",
+        "py/size",
+        "py/number",
     ];
     visit(Path::new("src"), &mut |path| {
         let name = path.to_string_lossy().replace('\\', "/");

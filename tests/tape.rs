@@ -62,7 +62,9 @@ fn a_write_after_the_save_is_an_error_that_names_it() {
     let y = ops::mul(&a, &a).unwrap();
     ops::add_(&ops::view(&a, Sizes::from_slice(&[2, 1])).unwrap(), &ops::number(1.0).unwrap(), one()).unwrap();
     match *backward(&sum(&y), false).unwrap_err() {
-        Error::Modified { ref node, ref slot, found: 1, expected: 0, .. } => assert_eq!((node.as_str(), slot.as_str()), ("MulBackward0", "other")),
+        Error::Modified { ref node, ref slot, found: 1, expected: 0, .. } => {
+            assert_eq!((node.as_str(), slot.as_str()), ("MulBackward0", "other"))
+        }
         ref e => panic!("{e}"),
     }
     assert!(matches!(*ops::mul_(&x, &x).unwrap_err(), Error::LeafInPlace { .. }));

@@ -265,7 +265,11 @@ fn triangle(op: &'static str, n: i64, m: i64, dtype: DType, columns: impl Fn(i64
 /// As `arange` with the end included (`torch.range`).
 pub fn range(start: Scalar, end: Scalar, step: Scalar, dtype: DType) -> Result<Array> {
     let (a, b, s) = (start.to_f64(), end.to_f64(), step.to_f64());
-    let past = if s == 0.0 || !s.is_finite() || !a.is_finite() || !b.is_finite() || (b - a) * s < 0.0 { end } else { Scalar::Float(a + (((b - a) / s).floor() + 0.5) * s) };
+    let past = if s == 0.0 || !s.is_finite() || !a.is_finite() || !b.is_finite() || (b - a) * s < 0.0 {
+        end
+    } else {
+        Scalar::Float(a + (((b - a) / s).floor() + 0.5) * s)
+    };
     arange(start, past, step, dtype)
 }
 /// One value in every element, laid out in memory as `like` is.

@@ -101,7 +101,15 @@ fn stored(shape: Dims, dtype: DType, v: &[f64]) -> Result<Array> {
     Ok(out.done())
 }
 /// Gradient of `nll` by its operand, which is named by `shape` and `dtype`.
-pub fn nll_backward(g: &Array, like: &Array, target: &Array, weight: Option<&Array>, total: &Array, reduction: Reduction, ignore: i64) -> Result<Array> {
+pub fn nll_backward(
+    g: &Array,
+    like: &Array,
+    target: &Array,
+    weight: Option<&Array>,
+    total: &Array,
+    reduction: Reduction,
+    ignore: i64,
+) -> Result<Array> {
     let k = check_nll(like, target, weight)?;
     let targets = to_i64(target)?;
     let weights = weight.map(to_f64).transpose()?;
@@ -127,7 +135,13 @@ pub fn multi_margin(a: &Array, target: &Array, p: i64, margin: f64, weight: Opti
     }
     let k = Classes::of(&a.shape);
     if target.ndim() > 1 || target.numel() != k.n || target.dtype != DType::Int64 {
-        bail!(Runtime, "multi_margin_loss(): inconsistent target size: expected {} int64 but got {:?} of {}", k.n, target.shape, target.dtype.name());
+        bail!(
+            Runtime,
+            "multi_margin_loss(): inconsistent target size: expected {} int64 but got {:?} of {}",
+            k.n,
+            target.shape,
+            target.dtype.name()
+        );
     }
     if let Some(w) = weight
         && (w.ndim() > 1 || w.numel() != k.c)

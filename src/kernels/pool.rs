@@ -3,9 +3,9 @@
 //! What is linear is separable: a mean over windows, a resampling, a padding by the image itself each are one sparse matrix (`Taps`) for each
 //! axis, applied axis after axis; the gradient applies the transposed matrices. Planes are row-major in the computing type; integers are
 //! computed in float64 (exact below 2^53).
+use super::fold::{Float, for_float};
 use super::math::Real;
 use super::pointwise::{cast, contiguous};
-use super::fold::{Float, for_float};
 use crate::array::{Array, Fresh};
 use crate::dtype::{Compute, DType};
 use crate::error::{Result, bail};

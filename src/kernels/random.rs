@@ -764,7 +764,8 @@ fn cumulate<T: Real + Cast<f64>>(terms: impl Iterator<Item = T>) -> Vec<f64> {
 pub fn poisson(g: &mut Generator, rate: &Array) -> Result<Array> {
     need_float("poisson", rate.dtype)?;
     let axes = if is_dense(&rate.shape, &rate.strides) { memory_order(rate) } else { (0..rate.ndim()).collect() };
-    let given = rate.view(axes.iter().map(|&i| rate.shape[i]).collect(), axes.iter().map(|&i| rate.strides[i]).collect(), rate.offset).to_vec();
+    let given =
+        rate.view(axes.iter().map(|&i| rate.shape[i]).collect(), axes.iter().map(|&i| rate.strides[i]).collect(), rate.offset).to_vec();
     if let Some(v) = given.iter().find(|v| v.is_nan() || **v < 0.0) {
         bail!(Runtime, "poisson(): invalid Poisson rate, expected rate to be non-negative, got {v}");
     }

@@ -8,10 +8,16 @@ use crate::ops::unary::{plus, times, zeros_of};
 /// Operands of `-`: bools are refused, as in torch.
 fn no_bools(op: &str, x: [&Array; 2]) -> Result<()> {
     if x.iter().all(|a| a.dtype == DType::Bool) {
-        bail!(Runtime, "{op}(): Subtraction, the `-` operator, with two bool tensors is not supported. Use the `^` or `logical_xor()` operator instead.");
+        bail!(
+            Runtime,
+            "{op}(): Subtraction, the `-` operator, with two bool tensors is not supported. Use the `^` or `logical_xor()` operator instead."
+        );
     }
     if x.iter().any(|a| a.dtype == DType::Bool && !a.number) {
-        bail!(Runtime, "{op}(): Subtraction, the `-` operator, with a bool tensor is not supported. If you are trying to invert a mask, use the `~` or `logical_not()` operator instead.");
+        bail!(
+            Runtime,
+            "{op}(): Subtraction, the `-` operator, with a bool tensor is not supported. If you are trying to invert a mask, use the `~` or `logical_not()` operator instead."
+        );
     }
     Ok(())
 }
@@ -489,7 +495,10 @@ op! {
 fn clamp_parts(g: &Tensor, x: &Tensor, min: &Option<Tensor>, max: &Option<Tensor>, who: u8) -> Result<Tensor> {
     let below = min.as_ref().map(|m| lt(x, m)).transpose()?;
     let above = max.as_ref().map(|m| gt(x, m)).transpose()?;
-    let crossed = match (min, max) { (Some(a), Some(b)) => Some(lt(b, a)?), _ => None };
+    let crossed = match (min, max) {
+        (Some(a), Some(b)) => Some(lt(b, a)?),
+        _ => None,
+    };
     let no = |t: Option<Tensor>| t.map_or_else(|| eq(x, x).and_then(|e| logical_not(&logical_or(&e, &logical_not(&e)?)?)), Ok);
     let (below, above, crossed) = (no(below)?, no(above)?, no(crossed)?);
     let mask = match who {

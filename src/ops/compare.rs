@@ -4,7 +4,6 @@ use super::*;
 use crate::error::bail;
 use crate::kernels::{Out, pointwise, table};
 
-
 /// A function of arrays without derivative that may also write in place or into `out=`: recorded so that modes and versions see it.
 macro_rules! plain {
     ($($(#[doc = $doc:literal])* $name:ident $inplace:ident ($a:ident $(, $b:ident)?) $node:ident |$out:ident| $kernel:expr;)*) => { $(op! {

@@ -103,7 +103,11 @@ fn triangle(op: &str, rows: i64, cols: i64, k: i64, upper: bool, dtype: Option<D
     if rows < 0 || cols < 0 {
         bail!(Runtime, "{op}(): row and col must be non-negative, got {rows} and {cols}");
     }
-    if upper { create::triu_indices(rows, cols, k, dtype.unwrap_or(DType::Int64)) } else { create::tril_indices(rows, cols, k, dtype.unwrap_or(DType::Int64)) }
+    if upper {
+        create::triu_indices(rows, cols, k, dtype.unwrap_or(DType::Int64))
+    } else {
+        create::tril_indices(rows, cols, k, dtype.unwrap_or(DType::Int64))
+    }
 }
 function! {
     /// Elements of unspecified value.

@@ -353,7 +353,14 @@ function! {
 fn class_weight(weight: &Tensor, ndim: usize, class_dim: i64) -> Result<Tensor> {
     view(weight, Sizes((0..ndim as i64).map(|d| if d == class_dim { -1 } else { 1 }).collect()))
 }
-fn of_probabilities(log_p: &Tensor, target: &Tensor, weight: Option<&Tensor>, reduction: i64, smoothing: f64, class_dim: i64) -> Result<Tensor> {
+fn of_probabilities(
+    log_p: &Tensor,
+    target: &Tensor,
+    weight: Option<&Tensor>,
+    reduction: i64,
+    smoothing: f64,
+    class_dim: i64,
+) -> Result<Tensor> {
     let shape = log_p.shape();
     let n = shape[class_dim as usize] as f64;
     let target = if smoothing > 0.0 { plus(&times(target, 1.0 - smoothing)?, smoothing / n)? } else { target.clone() };

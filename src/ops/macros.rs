@@ -21,18 +21,34 @@ macro_rules! input_type {
     (optional) => { Option<&$crate::tape::Tensor> };
 }
 macro_rules! input_some {
-    ($x:ident) => { Some($x) };
-    ($x:ident number) => { Some($x) };
-    ($x:ident optional) => { $x };
+    ($x:ident) => {
+        Some($x)
+    };
+    ($x:ident number) => {
+        Some($x)
+    };
+    ($x:ident optional) => {
+        $x
+    };
 }
 macro_rules! input_array {
-    ($x:expr) => { $x.expect("a required input is there") };
-    ($x:expr, number) => { $x.expect("a required input is there") };
-    ($x:expr, optional) => { $x };
+    ($x:expr) => {
+        $x.expect("a required input is there")
+    };
+    ($x:expr, number) => {
+        $x.expect("a required input is there")
+    };
+    ($x:expr, optional) => {
+        $x
+    };
 }
 macro_rules! schema_name {
-    ($name:ident) => { stringify!($name) };
-    ($name:ident $schema:literal) => { $schema };
+    ($name:ident) => {
+        stringify!($name)
+    };
+    ($name:ident $schema:literal) => {
+        $schema
+    };
 }
 /// `self_` in Rust is `self` for the user; so are other names with a trailing underscore.
 pub const fn user_name(rust: &'static str) -> &'static str {
@@ -96,12 +112,20 @@ macro_rules! op_info {
     };
 }
 macro_rules! is_there {
-    () => { false };
-    ($($t:tt)+) => { true };
+    () => {
+        false
+    };
+    ($($t:tt)+) => {
+        true
+    };
 }
 macro_rules! slot_value {
-    ($cx:ident, $slot:expr) => { $cx.saved($slot)? };
-    ($cx:ident, $slot:expr, optional) => { $cx.saved_opt($slot)? };
+    ($cx:ident, $slot:expr) => {
+        $cx.saved($slot)?
+    };
+    ($cx:ident, $slot:expr, optional) => {
+        $cx.saved_opt($slot)?
+    };
 }
 macro_rules! op {
     (

@@ -547,7 +547,10 @@ fn spelled(term: &[Option<Label>], ndim: usize, which: usize) -> Result<Vec<Labe
     if letters > ndim || (!ellipsis && letters < ndim) {
         let what = if ellipsis { "is more than" } else { "does not match" };
         let tail = if ellipsis { "" } else { " and no ellipsis was given" };
-        bail!(Runtime, "einsum(): the number of subscripts in the equation ({letters}) {what} the number of dimensions ({ndim}) for operand {which}{tail}");
+        bail!(
+            Runtime,
+            "einsum(): the number of subscripts in the equation ({letters}) {what} the number of dimensions ({ndim}) for operand {which}{tail}"
+        );
     }
     Ok(term
         .iter()
@@ -660,7 +663,8 @@ fn spread_out(x: &Tensor, labels: &[Label], order: &[Label], sizes: &mut [usize]
 /// The product of operands that have all dimensions, summed over those from `kept` on.
 fn contracted(mut x: Vec<Tensor>, kept: usize, all: usize) -> Result<Tensor> {
     let long = |t: &Tensor, d: usize| t.shape()[d] != 1;
-    let sum_over = |t: Tensor, dims: &[usize], keep: bool| if dims.is_empty() { Ok(t) } else { sum_dim(&t, Some(Ints::of(dims)), keep, None) };
+    let sum_over =
+        |t: Tensor, dims: &[usize], keep: bool| if dims.is_empty() { Ok(t) } else { sum_dim(&t, Some(Ints::of(dims)), keep, None) };
     if x.len() == 1 {
         return sum_over(x.swap_remove(0), &(kept..all).collect::<Vec<_>>(), false);
     }
@@ -693,8 +697,10 @@ fn sum_of_products(a: &Tensor, b: &Tensor, over: &[usize]) -> Result<Tensor> {
     let size = |s: &Dims, d: &[usize]| d.iter().map(|&d| s[d]).product::<usize>();
     let order = |parts: [&[usize]; 4]| parts.concat();
     let batch = size(&sa, &both);
-    let left = reshape(&permute(a, Sizes::of(&order([&both, &only_a, over, &only_b])))?, sizes(&[batch, size(&sa, &only_a), size(&sa, over)]))?;
-    let right = reshape(&permute(b, Sizes::of(&order([&both, over, &only_b, &only_a])))?, sizes(&[batch, size(&sb, over), size(&sb, &only_b)]))?;
+    let left =
+        reshape(&permute(a, Sizes::of(&order([&both, &only_a, over, &only_b])))?, sizes(&[batch, size(&sa, &only_a), size(&sa, over)]))?;
+    let right =
+        reshape(&permute(b, Sizes::of(&order([&both, over, &only_b, &only_a])))?, sizes(&[batch, size(&sb, over), size(&sb, &only_b)]))?;
     // [both, only_a, only_b], with the summed dimensions between them again, then each dimension where it was
     let made = order([&both, &only_a, over, &only_b]);
     let shape: Vec<usize> = made.iter().map(|&d| if over.contains(&d) { 1 } else { sa[d].max(sb[d]) }).collect();
@@ -717,7 +723,12 @@ fn distances(a: &Array, b: &Array, p: f64) -> Result<Array> {
         bail!(Runtime, "X1 and X2 must have the same number of columns. X1: {m} X2: {}", b.shape[nb - 1]);
     }
     if p < 0.0 || p.is_nan() || !a.dtype.is_float() || a.dtype != b.dtype {
-        bail!(Runtime, "cdist only supports non-negative p values and two floating-point tensors of one dtype, got p={p}, {} and {}", a.dtype.name(), b.dtype.name());
+        bail!(
+            Runtime,
+            "cdist only supports non-negative p values and two floating-point tensors of one dtype, got p={p}, {} and {}",
+            a.dtype.name(),
+            b.dtype.name()
+        );
     }
     let batch = broadcast("cdist", &Dims::of(&a.shape[..na - 2]), &Dims::of(&b.shape[..nb - 2]))?;
     let nd = batch.len();
@@ -747,7 +758,13 @@ fn distances(a: &Array, b: &Array, p: f64) -> Result<Array> {
         let n = step.min(rows - from);
         let part = |x: &Array, at: usize, len: usize, other: usize| {
             // [.., len, m] as [.., len, 1, m] or [.., 1, len, m]
-            let (shape, strides) = (x.shape.with(|s| { s[nd] = len; s.insert(other, 1) }), x.strides.with(|s| s.insert(other, 0)));
+            let (shape, strides) = (
+                x.shape.with(|s| {
+                    s[nd] = len;
+                    s.insert(other, 1)
+                }),
+                x.strides.with(|s| s.insert(other, 0)),
+            );
             x.view(shape, strides, x.offset + at * x.strides[nd])
         };
         let d = pointwise::run(Out(None), "cdist", &table::Sub {}, [&part(&a, from, n, nd + 1), &part(&b, 0, cols, nd)])?;

@@ -1,6 +1,5 @@
 //! Declarations only: one `op!` (differentiable) or `function!` (not) block per op, one family a file; the argument types they use; and
 //! the few ops that fit no block, each beside its family. An op here is all there is to it: kernel below, method and node from the block.
-pub(crate) mod macros;
 pub mod activation;
 pub mod arith;
 pub mod compare;
@@ -9,6 +8,7 @@ pub mod create;
 pub mod index;
 pub mod join;
 pub mod loss;
+pub(crate) mod macros;
 pub mod matmul;
 pub mod norm;
 pub mod pool;
@@ -28,7 +28,10 @@ use crate::layout::Dims;
 use crate::tape::{Attr, IntoAttr, Tensor};
 use smallvec::SmallVec;
 use std::cell::RefCell;
-pub use {activation::*, arith::*, compare::*, conv::*, create::*, index::*, join::*, loss::*, matmul::*, norm::*, pool::*, random::*, reduce::*, scan::*, shape::*, softmax::*, sort::*, unary::*, views::*};
+pub use {
+    activation::*, arith::*, compare::*, conv::*, create::*, index::*, join::*, loss::*, matmul::*, norm::*, pool::*, random::*, reduce::*,
+    scan::*, shape::*, softmax::*, sort::*, unary::*, views::*,
+};
 
 /// The outputs of an op that has several.
 pub type Tensors = SmallVec<[Tensor; 4]>;

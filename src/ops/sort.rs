@@ -7,7 +7,6 @@ use crate::error::bail;
 use crate::kernels::sort as order;
 use crate::layout::wrap_dim;
 use crate::ops::unary::plus;
-use smallvec::smallvec;
 
 op_many! {
     /// The elements in order along `dim`, and where they were; NaN counts as the largest.
@@ -156,7 +155,13 @@ fn quantiles(op: &str, x: &Tensor, q: &Tensor, dim: Option<i64>, keepdim: bool, 
         bail!(Runtime, "{op}() input tensor must be either float or double dtype, got {}", dtype.name());
     }
     if q.ndim() > 1 || q.dtype() != dtype {
-        bail!(Runtime, "{op}() q must be a scalar or 1D tensor of the input's dtype {}, got {:?} of {}", dtype.name(), q.shape(), q.dtype().name());
+        bail!(
+            Runtime,
+            "{op}() q must be a scalar or 1D tensor of the input's dtype {}, got {:?} of {}",
+            dtype.name(),
+            q.shape(),
+            q.dtype().name()
+        );
     }
     if q.array().to_vec().iter().any(|q| !(0.0..=1.0).contains(q)) {
         bail!(Runtime, "{op}() q values must be in the range [0, 1]");

@@ -150,7 +150,10 @@ fn strided_view(t: &Tensor, size: &[i64], stride: &[i64], offset: Option<i64>) -
     }
     let shape = given_size("as_strided", size)?;
     if stride.iter().any(|s| *s < 0) || offset.is_some_and(|o| o < 0) {
-        bail!(Runtime, "as_strided(): Negative strides (or offsets) are not supported at the moment, got strides: {stride:?}, storage_offset {offset:?}");
+        bail!(
+            Runtime,
+            "as_strided(): Negative strides (or offsets) are not supported at the moment, got strides: {stride:?}, storage_offset {offset:?}"
+        );
     }
     let strides: Dims = stride.iter().map(|&s| s as usize).collect();
     let base = t.look(Array::geometry);
@@ -219,7 +222,11 @@ impl Backward for CopySlices {
             let same = g.look(|a| a.strides == self.base.strides && a.offset == 0);
             (if same { g.clone() } else { laid_out(g, self.base.strides)? }, Geometry { offset, ..self.view })
         } else {
-            bail!(Runtime, "in-place operation on a view of a tensor whose elements overlap or leave gaps (strides {:?}) has no derivative; clone() the base first", self.base.strides)
+            bail!(
+                Runtime,
+                "in-place operation on a view of a tensor whose elements overlap or leave gaps (strides {:?}) has no derivative; clone() the base first",
+                self.base.strides
+            )
         };
         let (size, stride) = (Sizes::of(&view.shape), Ints::of(&view.strides));
         let part = as_strided(&g, size.clone(), stride.clone(), Some(view.offset as i64))?;

@@ -1,9 +1,9 @@
 //! What a tensor object offers besides ops: its looks, its gradient and history, and the calls that touch them.
 use super::dtype::PyDType;
-use super::size::new_size;
 use super::graph::{register_after_hook, register_tensor_hook, retain_grad};
 use super::hooks::Handle;
 use super::node::wrap_node;
+use super::size::new_size;
 use super::tensor::{PyTensor, wrap, wrap_as, wrap_held};
 use crate::array::Array;
 use crate::engine::{self, Request};
@@ -12,8 +12,8 @@ use crate::ops::macros::function;
 use crate::tape::record::before_write;
 use crate::tape::tensor::Held;
 use crate::tape::{Tensor, mode};
-use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::IntoPyObjectExt;
+use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyTuple, PyType};
 
@@ -108,7 +108,9 @@ impl PyTensor {
         let (shape, strides) = self.tensor().look(|a| (a.shape, a.strides));
         match memory_format.map(|m| m.str()).transpose()? {
             Some(m) if m.to_string().contains("channels_last") => {
-                let Some((&n, &c, rest)) = shape.split_first().and_then(|(n, r)| r.split_first().map(|(c, rest)| (n, c, rest))).map(|(n, c, r)| (n, c, r)) else {
+                let Some((&n, &c, rest)) =
+                    shape.split_first().and_then(|(n, r)| r.split_first().map(|(c, rest)| (n, c, rest))).map(|(n, c, r)| (n, c, r))
+                else {
                     return Ok(false);
                 };
                 let order: Vec<usize> = std::iter::once(n).chain(rest.iter().copied()).chain([c]).collect();
@@ -205,10 +207,16 @@ impl PyTensor {
                 }
                 let ((shape, dtype), (want, like)) = (new.look(|a| (a.shape, a.dtype)), t.look(|a| (a.shape, a.dtype)));
                 if shape != want {
-                    return Err(PyRuntimeError::new_err(format!("assigned grad has data of a different size: {shape:?} for a tensor of shape {want:?}")));
+                    return Err(PyRuntimeError::new_err(format!(
+                        "assigned grad has data of a different size: {shape:?} for a tensor of shape {want:?}"
+                    )));
                 }
                 if dtype != like {
-                    return Err(PyRuntimeError::new_err(format!("assigned grad has data of a different type: {} for a tensor of {}", dtype.name(), like.name())));
+                    return Err(PyRuntimeError::new_err(format!(
+                        "assigned grad has data of a different type: {} for a tensor of {}",
+                        dtype.name(),
+                        like.name()
+                    )));
                 }
                 Some(Held::of(new))
             }
@@ -271,7 +279,9 @@ impl PyTensor {
     fn _backward_hooks(&self) -> Option<Vec<u64>> {
         let ids: Vec<u64> = match self.tensor().grad_fn() {
             None => self.tensor().look_extra(|e| e.leaf_hooks.iter().map(|(i, _)| *i).collect()).unwrap_or_default(),
-            Some((n, nr)) if n.is_hooked() => n.with_hooks(|h| h.tensor.iter().filter(|(_, at, _)| *at == nr).map(|(i, _, _)| *i).collect()),
+            Some((n, nr)) if n.is_hooked() => {
+                n.with_hooks(|h| h.tensor.iter().filter(|(_, at, _)| *at == nr).map(|(i, _, _)| *i).collect())
+            }
             Some(_) => Vec::new(),
         };
         (!ids.is_empty()).then_some(ids)
@@ -338,7 +348,13 @@ impl PyTensor {
     }
     /// Makes this tensor name another's storage and layout; its version counter stays.
     #[pyo3(signature = (source, storage_offset = 0, size = None, stride = None))]
-    fn set_<'py>(slf: Bound<'py, Self>, source: &Bound<'py, PyAny>, storage_offset: usize, size: Option<Vec<usize>>, stride: Option<Vec<usize>>) -> PyResult<Bound<'py, Self>> {
+    fn set_<'py>(
+        slf: Bound<'py, Self>,
+        source: &Bound<'py, PyAny>,
+        storage_offset: usize,
+        size: Option<Vec<usize>>,
+        stride: Option<Vec<usize>>,
+    ) -> PyResult<Bound<'py, Self>> {
         let t = slf.get().tensor();
         t.check_in_place("set_")?;
         let old = t.array();
@@ -347,7 +363,11 @@ impl PyTensor {
             Err(_) => tensor_of(source, "set_(): source")?.array(),
         };
         if from.dtype != old.dtype {
-            return Err(PyRuntimeError::new_err(format!("set_(): could not set tensor of type {} to a tensor of type {}", from.dtype.torch_name(), old.dtype.torch_name())));
+            return Err(PyRuntimeError::new_err(format!(
+                "set_(): could not set tensor of type {} to a tensor of type {}",
+                from.dtype.torch_name(),
+                old.dtype.torch_name()
+            )));
         }
         let new = match size {
             None => from,
@@ -366,7 +386,11 @@ impl PyTensor {
     /// Another size for this tensor; its first elements stay. A larger one gets new memory.
     #[pyo3(signature = (*size))]
     fn resize_<'py>(slf: Bound<'py, Self>, size: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, Self>> {
-        let size: Vec<i64> = if size.len() == 1 && !size.get_item(0)?.is_instance_of::<pyo3::types::PyInt>() { size.get_item(0)?.extract()? } else { size.extract()? };
+        let size: Vec<i64> = if size.len() == 1 && !size.get_item(0)?.is_instance_of::<pyo3::types::PyInt>() {
+            size.get_item(0)?.extract()?
+        } else {
+            size.extract()?
+        };
         let t = slf.get().tensor();
         if t.requires_grad() && mode::grad_enabled() {
             return Err(PyRuntimeError::new_err("cannot resize variables that require grad"));

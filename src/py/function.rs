@@ -42,7 +42,9 @@ impl FunctionBase {
     }
     fn node(&self) -> PyResult<Arc<Node>> {
         let node = self.told().node.upgrade();
-        node.ok_or_else(|| PyRuntimeError::new_err("this context has no node in the graph: its outputs do not require grad, or the graph is gone"))
+        node.ok_or_else(|| {
+            PyRuntimeError::new_err("this context has no node in the graph: its outputs do not require grad, or the graph is gone")
+        })
     }
 }
 /// The node of a context, if the object is one.
@@ -288,11 +290,22 @@ impl Backward for Custom {
             match (to, o.is_none()) {
                 (_, true) => {}
                 (None, false) => {
-                    bail!(Runtime, "function {} returned a gradient different from None at position {}, but the corresponding forward input was not a Variable", self.name, i + 1)
+                    bail!(
+                        Runtime,
+                        "function {} returned a gradient different from None at position {}, but the corresponding forward input was not a Variable",
+                        self.name,
+                        i + 1
+                    )
                 }
                 (Some(to), false) => {
                     let Ok(t) = o.cast::<PyTensor>() else {
-                        bail!(Type, "function {}: expected Tensor or None at position {}, but got {}", self.name, i + 1, o.get_type().name()?)
+                        bail!(
+                            Type,
+                            "function {}: expected Tensor or None at position {}, but got {}",
+                            self.name,
+                            i + 1,
+                            o.get_type().name()?
+                        )
                     };
                     grads[*to as usize] = Some(t.get().tensor().clone());
                 }
@@ -367,11 +380,16 @@ fn finish<'py>(
     let nondiff = listed(&nondiff, py, "mark_non_differentiable")?;
     let among = |list: &[Tensor], t: &Tensor| list.iter().any(|x| x.ptr_eq(t));
     if !given.iter().any(|o| o.is_instance_of::<PyTensor>()) && many.is_none() {
-        return Err(PyTypeError::new_err(format!("{name}.forward: expected Tensor or tuple of Tensor (got {}) for return value 0", result.get_type().name()?)));
+        return Err(PyTypeError::new_err(format!(
+            "{name}.forward: expected Tensor or tuple of Tensor (got {}) for return value 0",
+            result.get_type().name()?
+        )));
     }
     for d in &dirty {
         if !given.iter().any(|o| o.cast::<PyTensor>().is_ok_and(|t| t.get().tensor().ptr_eq(d))) {
-            return Err(PyRuntimeError::new_err(format!("{name}: Some elements marked as dirty during the forward method were not returned as output. The inputs that are modified inplace must all be outputs of the Function.")));
+            return Err(PyRuntimeError::new_err(format!(
+                "{name}: Some elements marked as dirty during the forward method were not returned as output. The inputs that are modified inplace must all be outputs of the Function."
+            )));
         }
         if graded && among(tensors, d) {
             d.check_in_place("a custom function")?;
@@ -382,7 +400,9 @@ fn finish<'py>(
         // nothing is recorded; an input returned as it is becomes an alias, as in torch
         let outs = given.into_iter().map(|o| -> PyResult<Bound<'py, PyAny>> {
             match o.cast::<PyTensor>() {
-                Ok(t) if among(tensors, t.get().tensor()) && !among(&dirty, t.get().tensor()) => Ok(wrap(py, mode::no_grad(|| ops::alias(t.get().tensor()))?)?.into_any()),
+                Ok(t) if among(tensors, t.get().tensor()) && !among(&dirty, t.get().tensor()) => {
+                    Ok(wrap(py, mode::no_grad(|| ops::alias(t.get().tensor()))?)?.into_any())
+                }
                 _ => Ok(o),
             }
         });
@@ -404,7 +424,11 @@ fn finish<'py>(
             Err(_) => metas.push(Meta { shape: Default::default(), dtype: crate::dtype::default_dtype() }),
         }
     }
-    let node_inputs = tensors.iter().zip(&arrays).map(|(t, a)| Node::input(if t.requires_grad() { t.edge() } else { Edge::None }, a, &metas[0])).collect();
+    let node_inputs = tensors
+        .iter()
+        .zip(&arrays)
+        .map(|(t, a)| Node::input(if t.requires_grad() { t.edge() } else { Edge::None }, a, &metas[0]))
+        .collect();
     let op = Box::new(Custom { ctx: ctx.clone().unbind(), name: name.clone(), inputs, nondiff: mask });
     let n = Node::new(mode::next_seq(), op, node_inputs, &metas, Slots::default(), super::hooks::line());
     ctx.get().told().node = Arc::downgrade(&n);
@@ -448,20 +472,29 @@ fn finish<'py>(
     if let Some(list) = to_save {
         let mut values: SmallVec<[Value; 2]> = SmallVec::new();
         let pack = mode::pack();
-        for (k, o) in items(list.bind(py)).map_err(|_| PyTypeError::new_err(format!("save_for_backward can only save variables, got {}", list.bind(py))))?.into_iter().enumerate() {
+        for (k, o) in items(list.bind(py))
+            .map_err(|_| PyTypeError::new_err(format!("save_for_backward can only save variables, got {}", list.bind(py))))?
+            .into_iter()
+            .enumerate()
+        {
             let o = o.bind(py);
             if o.is_none() {
                 values.push(Value::Empty);
                 continue;
             }
             let Ok(w) = o.cast::<PyTensor>() else {
-                return Err(PyTypeError::new_err(format!("save_for_backward can only save variables, but argument {k} is of type {}", o.get_type().name()?)));
+                return Err(PyTypeError::new_err(format!(
+                    "save_for_backward can only save variables, but argument {k} is of type {}",
+                    o.get_type().name()?
+                )));
             };
             let t = w.get().tensor();
             let slot = format!("tensors[{k}]");
             let as_output = finals.iter().find(|(given, _, _)| given.ptr_eq(t));
             let value = match as_output {
-                Some((_, out, nr)) if !among(tensors, t) || among(&dirty, t) => save(pack.as_ref(), "custom function", &slot, &out.array(), Origin::Output(*nr), 0)?,
+                Some((_, out, nr)) if !among(tensors, t) || among(&dirty, t) => {
+                    save(pack.as_ref(), "custom function", &slot, &out.array(), Origin::Output(*nr), 0)?
+                }
                 _ => save(pack.as_ref(), "custom function", &slot, &t.array(), Origin::Input(t), 0)?,
             };
             values.push(value);

@@ -55,7 +55,11 @@ fn _engine_run_backward<'py>(
             Start::Tensor(t) => roots.push((t, tensor(&g)?)),
             Start::Edge(e) => match tensor(&g)? {
                 Some(g) => edges.push((e, g)),
-                None => return Err(PyRuntimeError::new_err("grad can be implicitly created only for scalar outputs; give a gradient for each GradientEdge")),
+                None => {
+                    return Err(PyRuntimeError::new_err(
+                        "grad can be implicitly created only for scalar outputs; give a gradient for each GradientEdge",
+                    ));
+                }
             },
         }
     }
@@ -326,7 +330,9 @@ fn register_multi_grad_hook(tensors: &Bound<'_, PyAny>, r#fn: &Bound<'_, PyAny>,
         let t = t?;
         let t = t.cast::<PyTensor>().map_err(|_| PyTypeError::new_err("register_multi_grad_hook takes Tensors"))?.get().tensor().clone();
         if !t.requires_grad() {
-            return Err(PyRuntimeError::new_err("Expected this function to be called with tensors that require grad: cannot register a hook on a tensor that doesn't require gradient"));
+            return Err(PyRuntimeError::new_err(
+                "Expected this function to be called with tensors that require grad: cannot register a hook on a tensor that doesn't require gradient",
+            ));
         }
         list.push(t);
     }

@@ -3,9 +3,9 @@
 //! One object a node for as long as it is held (the node knows its wrapper by a borrowed pointer). Safety as in `tensor`.
 #![allow(unsafe_code)]
 use super::dtype::PyDType;
-use super::size::new_size;
 use super::hooks::{Handle, Place, UserHook, pair};
 use super::ret::number;
+use super::size::new_size;
 use super::tensor::{PyTensor, visit_node, wrap, wrap_held};
 use crate::engine;
 use crate::tape::node::Notes;
@@ -244,7 +244,10 @@ impl PyNode {
         Err(PyAttributeError::new_err(format!("'{}' object has no attribute '{name}'", self.n.name())))
     }
     fn __dir__(&self) -> Vec<String> {
-        let mut names: Vec<String> = ["metadata", "name", "next_functions", "register_hook", "register_prehook", "_sequence_nr", "_input_metadata"].map(String::from).into();
+        let mut names: Vec<String> =
+            ["metadata", "name", "next_functions", "register_hook", "register_prehook", "_sequence_nr", "_input_metadata"]
+                .map(String::from)
+                .into();
         let list = self.n.op.list().map(|(n, _)| n);
         let saves = self.n.info().saves.iter().map(|(n, _)| *n).filter(|n| Some(*n) != list);
         names.extend(saves.flat_map(|n| [format!("_saved_{n}"), format!("_raw_saved_{n}")]));
@@ -288,7 +291,11 @@ impl SavedTensor {
             s.values.get(self.slot).map_or(Value::Empty, Value::share)
         };
         match now {
-            Value::Packed(_) => return Err(PyRuntimeError::new_err("Calling register_hooks on a saved tensor whose hooks have already been set: hooks can be set only once")),
+            Value::Packed(_) => {
+                return Err(PyRuntimeError::new_err(
+                    "Calling register_hooks on a saved tensor whose hooks have already been set: hooks can be set only once",
+                ));
+            }
             Value::Empty => return Err(PyRuntimeError::new_err("Calling register_hooks on a saved tensor with value None is forbidden")),
             _ => {}
         }

@@ -200,7 +200,8 @@ fn _checkpoint<'py>(
     let keywords = kwargs.iter().map(|(k, v)| Ok((k.unbind(), Tree::of(&v, &mut tensors)?))).collect::<PyResult<Vec<_>>>()?;
     let parked = tensors.iter().map(|t| Parked::new(t, "checkpoint")).collect::<Result<Vec<_>>>()?;
     let random = preserve_rng_state.then(|| Box::new(RandomSource::current().state()));
-    let call = Py::new(py, Call { function: function.clone().unbind(), name: "checkpoint".into(), arguments, keywords, parked, random, again })?;
+    let call =
+        Py::new(py, Call { function: function.clone().unbind(), name: "checkpoint".into(), arguments, keywords, parked, random, again })?;
     let keeper = Keeper { owner: call.into_any(), packed: None, counted: Default::default() };
     let frame = Frame::new(check, early_stop, debug, Box::new(run_kept));
     let ids = tensors.iter().map(Tensor::id).collect();

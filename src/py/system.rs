@@ -58,7 +58,12 @@ fn get_num_threads() -> usize {
 /// Asks for a number of threads. Results do not depend on it; this version computes on the calling thread whatever is asked.
 #[pyfunction]
 fn set_num_threads(n: &Bound<'_, PyAny>) -> PyResult<()> {
-    let n: i64 = n.extract().map_err(|_| PyTypeError::new_err(format!("set_num_threads expects an int, but got {}", n.get_type().name().map_or("?".into(), |n| n.to_string()))))?;
+    let n: i64 = n.extract().map_err(|_| {
+        PyTypeError::new_err(format!(
+            "set_num_threads expects an int, but got {}",
+            n.get_type().name().map_or("?".into(), |n| n.to_string())
+        ))
+    })?;
     if n <= 0 {
         return Err(PyRuntimeError::new_err("set_num_threads expects a positive integer"));
     }

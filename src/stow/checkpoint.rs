@@ -92,7 +92,16 @@ static EPOCH: AtomicU32 = AtomicU32::new(1);
 impl Frame {
     pub fn new(check: Check, early_stop: bool, debug: bool, run: Box<Run>) -> Arc<Frame> {
         let epoch = EPOCH.fetch_add(1, Relaxed);
-        Arc::new_cyclic(|me| Frame { me: me.clone(), run, check, early_stop, debug, epoch, open: AtomicBool::new(true), table: Mutex::default() })
+        Arc::new_cyclic(|me| Frame {
+            me: me.clone(),
+            run,
+            check,
+            early_stop,
+            debug,
+            epoch,
+            open: AtomicBool::new(true),
+            table: Mutex::default(),
+        })
     }
     fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(|e| e.into_inner())

@@ -17,9 +17,18 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 enum Entry {
     Free,
     /// The value, untouched so far: where its bytes are, how many slots share it.
-    Original { held: Held, array: Array, slots: u32, _counted: Option<Counted> },
+    Original {
+        held: Held,
+        array: Array,
+        slots: u32,
+        _counted: Option<Counted>,
+    },
     /// It was written; this is what it was.
-    Cloned { copy: Array, slots: u32, _counted: Counted },
+    Cloned {
+        copy: Array,
+        slots: u32,
+        _counted: Counted,
+    },
 }
 #[derive(Default)]
 struct Table {
@@ -85,7 +94,9 @@ impl Guard {
     fn shared(table: &mut Table, a: &Array) -> Option<u32> {
         let like = |b: &Array| b.shares(a) && b.geometry() == a.geometry() && b.dtype == a.dtype && b.version() == a.version();
         let n = table.entries.len();
-        let at = (n.saturating_sub(RECENT)..n).rev().find(|&i| matches!(&table.entries[i], Entry::Original { array, slots, .. } if *slots > 0 && like(array)))?;
+        let at = (n.saturating_sub(RECENT)..n)
+            .rev()
+            .find(|&i| matches!(&table.entries[i], Entry::Original { array, slots, .. } if *slots > 0 && like(array)))?;
         if let Entry::Original { slots, .. } = &mut table.entries[at] {
             *slots += 1;
         }
@@ -110,7 +121,12 @@ impl Pack for GuardPack {
             match Guard::shared(&mut t, &array) {
                 Some(key) => (key, false),
                 None => {
-                    let entry = Entry::Original { held: Held::of(&s.tensor()), array: array.clone(), slots: 1, _counted: (!s.is_leaf()).then(|| Counted::new(array.storage())) };
+                    let entry = Entry::Original {
+                        held: Held::of(&s.tensor()),
+                        array: array.clone(),
+                        slots: 1,
+                        _counted: (!s.is_leaf()).then(|| Counted::new(array.storage())),
+                    };
                     let key = match t.free.pop() {
                         Some(k) => {
                             t.entries[k as usize] = entry;

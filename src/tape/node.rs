@@ -257,7 +257,14 @@ impl Drop for Node {
 }
 
 impl Node {
-    pub fn new(seq: u64, op: Box<dyn Backward>, inputs: SmallVec<[Input; 2]>, outputs: &[Meta], slots: Slots, line: Option<Box<dyn Line>>) -> Arc<Node> {
+    pub fn new(
+        seq: u64,
+        op: Box<dyn Backward>,
+        inputs: SmallVec<[Input; 2]>,
+        outputs: &[Meta],
+        slots: Slots,
+        line: Option<Box<dyn Line>>,
+    ) -> Arc<Node> {
         let node = Arc::new(Node {
             seq: AtomicU64::new(seq),
             op,

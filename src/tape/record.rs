@@ -140,7 +140,8 @@ pub fn record(how: How<'_>, info: &'static Info, inputs: Operands<'_>, forward: 
     }
 }
 fn wants_grad(info: &'static Info, inputs: Operands<'_>) -> bool {
-    (info.every || !info.uses.is_empty()) && inputs.iter().enumerate().any(|(i, t)| t.is_some_and(Tensor::requires_grad) && info.state >> i & 1 == 0)
+    (info.every || !info.uses.is_empty())
+        && inputs.iter().enumerate().any(|(i, t)| t.is_some_and(Tensor::requires_grad) && info.state >> i & 1 == 0)
 }
 #[inline]
 fn finish(info: &'static Info, inputs: Operands<'_>, out: Array, edge: Edge) -> Tensor {
@@ -212,7 +213,14 @@ fn save_outputs(info: &'static Info, edges: &[Edge], pack: Option<&Arc<dyn Pack>
     Ok(())
 }
 /// State is saved as the op left it.
-fn save_state(info: &'static Info, inputs: Operands<'_>, lent: &Lent, edges: &[Edge], pack: Option<&Arc<dyn Pack>>, slots: &mut Slots) -> Result<()> {
+fn save_state(
+    info: &'static Info,
+    inputs: Operands<'_>,
+    lent: &Lent,
+    edges: &[Edge],
+    pack: Option<&Arc<dyn Pack>>,
+    slots: &mut Slots,
+) -> Result<()> {
     for &slot in info.order {
         let (name, source) = info.saves[slot as usize];
         if let Source::Input(i) = source
@@ -270,7 +278,9 @@ thread_local! { static LAST_WRITE: std::cell::RefCell<Option<(usize, u64, Box<dy
 pub fn last_write(a: &Array) -> Option<String> {
     LAST_WRITE.with(|l| {
         let l = l.borrow();
-        l.as_ref().filter(|(at, version, _)| *at == Arc::as_ptr(a.storage()) as usize && *version == a.version()).map(|(_, _, line)| line.text())
+        l.as_ref()
+            .filter(|(at, version, _)| *at == Arc::as_ptr(a.storage()) as usize && *version == a.version())
+            .map(|(_, _, line)| line.text())
     })
 }
 /// Writes `value` into `to` unless the kernel left it there already. Shapes must agree; the dtype must be castable.
@@ -407,7 +417,9 @@ pub fn record_many(info: &'static Info, inputs: Operands<'_>, forward: Forwards<
     let graded = mode::grad_enabled() && wants_grad(info, inputs);
     let visible = |n: usize| if info.visible == 0 { n } else { info.visible };
     let view = |out: Array, edge: Edge| match inputs[0] {
-        Some(parent) if info.view => Tensor::view_of(parent, out, edge, if mode::grad_enabled() { ViewKind::OneOfMany } else { ViewKind::NoGrad }),
+        Some(parent) if info.view => {
+            Tensor::view_of(parent, out, edge, if mode::grad_enabled() { ViewKind::OneOfMany } else { ViewKind::NoGrad })
+        }
         _ => match edge {
             Edge::None => Tensor::new(out),
             edge => Tensor::with_edge(out, edge),

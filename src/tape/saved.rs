@@ -258,9 +258,12 @@ impl Value {
         match self {
             Value::Output(k) => Value::OnView(Arc::new((k, base, Arc::downgrade(node)))),
             Value::Packed(p) => match Arc::try_unwrap(p) {
-                Ok(Packed { stowed, shape, dtype, history: History::Output(_) }) => {
-                    Value::Packed(Arc::new(Packed { stowed, shape, dtype, history: History::OnView(Box::new((base, view)), Arc::downgrade(node)) }))
-                }
+                Ok(Packed { stowed, shape, dtype, history: History::Output(_) }) => Value::Packed(Arc::new(Packed {
+                    stowed,
+                    shape,
+                    dtype,
+                    history: History::OnView(Box::new((base, view)), Arc::downgrade(node)),
+                })),
                 Ok(p) => Value::Packed(Arc::new(p)),
                 Err(p) => Value::Packed(p),
             },

@@ -482,7 +482,10 @@ impl Tensor {
     /// An in-place write is refused on a leaf that requires grad, and where a view does not allow it.
     pub fn check_in_place(&self, op: &'static str) -> Result<()> {
         if self.is_inference() && !mode::inference() {
-            bail!(Runtime, "{op}(): Inplace update to inference tensor outside InferenceMode is not allowed. You can make a clone to get a normal tensor before doing inplace update.");
+            bail!(
+                Runtime,
+                "{op}(): Inplace update to inference tensor outside InferenceMode is not allowed. You can make a clone to get a normal tensor before doing inplace update."
+            );
         }
         if !mode::grad_enabled() {
             return Ok(());
