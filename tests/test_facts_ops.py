@@ -31,11 +31,11 @@ class Run:
             if spec["requires_grad"]:
                 self.leaves[name] = t.requires_grad_()
                 names[id(t)] = name
-        self.packs = []
+        packs = self.packs = []  # the hooks know the list, not the run: nothing they hold leads to the graph
 
         def pack(t):
             node = t.grad_fn.name().rpartition(":")[2] if t.grad_fn is not None else None
-            self.packs.append((tuple(t.shape), dtype_name(t.dtype), names.get(id(t)), node))
+            packs.append((tuple(t.shape), dtype_name(t.dtype), names.get(id(t)), node))
             return t
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
