@@ -692,7 +692,11 @@ def poisson_nll_loss(
     above 1.
     """
     reduction = _loss_reduction(reduction, size_average, reduce)
-    loss = _C.exp(input) - target * input if log_input else input - target * _C.log(input + eps)
+    if log_input:
+        product = target * input  # torch's order, which pack hooks see
+        loss = _C.exp(input) - product
+    else:
+        loss = input - target * _C.log(input + eps)
     if full:
         stirling = target * _C.log(target) - target + 0.5 * _C.log(2 * math.pi * target)
         loss = loss + stirling.masked_fill(target <= 1, 0)
@@ -1103,7 +1107,8 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
 
     # Each quotient on its own: the product of two large norms would overflow.
     length1, length2 = length(x1), length(x2)
-    return ((x1 / length1) * (x2 / length2)).sum(dim)
+    direction2 = x2 / length2  # torch's order, which pack hooks see
+    return ((x1 / length1) * direction2).sum(dim)
 
 
 # ---- pooling ----
