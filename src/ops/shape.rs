@@ -215,7 +215,7 @@ function! {
     /// All dimensions reversed (`x.T`).
     fn reversed_dims(self_) -> Tensor;
     on [private];
-    { if self_.ndim() == 2 { t(self_) } else { permute(self_, Sizes((0..self_.ndim() as i64).rev().collect())) } }
+    { permute(self_, Sizes((0..self_.ndim() as i64).rev().collect())) }
 }
 function! {
     /// The last two dimensions exchanged (`x.mT`).

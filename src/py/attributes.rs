@@ -26,6 +26,14 @@ fn tensor_of<'a>(o: &'a Bound<'_, PyAny>, what: &str) -> PyResult<&'a Tensor> {
         Err(_) => Err(PyTypeError::new_err(format!("{what} must be a Tensor, not {}", o.get_type().name()?))),
     }
 }
+/// A new tensor as an object of the class that `like` has; a parameter's is a plain one.
+fn as_class_of<'py>(like: &Bound<'py, PyTensor>, t: Tensor) -> PyResult<Bound<'py, PyAny>> {
+    if super::call::plain_tensor(like.as_any().as_borrowed()).is_some() {
+        Ok(wrap(like.py(), t)?.into_any())
+    } else {
+        wrap_as(&like.get_type(), t)
+    }
+}
 /// Pickling and copying are written in Python (`serialization.pickles`).
 fn pickles<'py>(slf: &Bound<'py, PyTensor>, name: &str, with: impl IntoPyObjectExt<'py>) -> PyResult<Bound<'py, PyAny>> {
     let py = slf.py();
@@ -230,8 +238,8 @@ impl PyTensor {
     }
     /// The tensor without history, with a version counter of its own: writes through it are not seen by autograd.
     #[getter]
-    fn data<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTensor>> {
-        wrap(py, self.tensor().data())
+    fn data<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        as_class_of(slf, slf.get().tensor().data())
     }
     #[setter]
     fn set_data(&self, new: &Bound<'_, PyAny>) -> PyResult<()> {
@@ -247,8 +255,8 @@ impl PyTensor {
         Ok(())
     }
     /// The same elements without history; writes are seen by autograd (the version is shared).
-    fn detach<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTensor>> {
-        wrap(py, self.tensor().detach())
+    fn detach<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        as_class_of(slf, slf.get().tensor().detach())
     }
     fn detach_<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
         let t = slf.get().tensor();

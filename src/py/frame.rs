@@ -9,10 +9,10 @@ unsafe extern "C" {
     fn PyThreadState_GetFrame(state: *mut ffi::PyThreadState) -> *mut ffi::PyFrameObject;
     fn PyFrame_GetLasti(frame: *mut ffi::PyFrameObject) -> std::ffi::c_int;
 }
-/// Code object and last instruction of the innermost Python frame of this thread.
+/// Code object (with a reference of its own, see `gone`) and last instruction of the innermost Python frame of this thread.
 #[cfg(Py_3_11)]
-pub fn current() -> Option<(Py<PyAny>, i32)> {
-    let py = attached();
+pub fn current() -> Option<(usize, i32)> {
+    let _py = attached();
     // SAFETY: attached; each call returns a new reference or null, and takes what the previous one gave.
     unsafe {
         let frame = PyThreadState_GetFrame(ffi::PyThreadState_Get());
@@ -22,11 +22,11 @@ pub fn current() -> Option<(Py<PyAny>, i32)> {
         let lasti = PyFrame_GetLasti(frame);
         let code = ffi::PyFrame_GetCode(frame);
         ffi::Py_DECREF(frame.cast());
-        Bound::from_owned_ptr_or_opt(py, code.cast()).map(|c| (c.unbind(), lasti))
+        (!code.is_null()).then_some((code as usize, lasti))
     }
 }
 #[cfg(not(Py_3_11))]
-pub fn current() -> Option<(Py<PyAny>, i32)> {
+pub fn current() -> Option<(usize, i32)> {
     let py = attached();
     // SAFETY: attached; the frame is borrowed from the running thread, the code is a new reference.
     unsafe {
@@ -37,6 +37,32 @@ pub fn current() -> Option<(Py<PyAny>, i32)> {
         // Before 3.11 there is no PyFrame_GetLasti: the attribute gives it.
         let object = Bound::from_borrowed_ptr(py, frame.cast());
         let lasti = object.getattr("f_lasti").and_then(|l| l.extract::<i32>()).unwrap_or(-1);
-        object.getattr("f_code").ok().map(|c| (c.unbind(), lasti))
+        object.getattr("f_code").ok().map(|c| (c.into_ptr() as usize, lasti))
+    }
+}
+/// Gives back the reference that `current` gave.
+pub fn gone(code: usize) {
+    let py = attached();
+    // SAFETY: `current` gave this address with a reference that nobody else gives back.
+    drop(unsafe { Bound::from_owned_ptr(py, code as *mut ffi::PyObject) });
+}
+/// `file:line` of an instruction of a code object.
+pub fn text(code: usize, at: i32) -> String {
+    let py = attached();
+    // SAFETY: the caller's reference keeps the object alive.
+    let code = unsafe { Bound::from_borrowed_ptr(py, code as *mut ffi::PyObject) };
+    let file = code.getattr("co_filename").and_then(|f| f.extract::<String>()).unwrap_or_else(|_| "?".into());
+    let line = (|| -> PyResult<Option<u32>> {
+        for row in code.call_method0("co_lines")?.try_iter()? {
+            let (start, end, line): (i32, i32, Option<u32>) = row?.extract()?;
+            if (start..end).contains(&at) {
+                return Ok(line);
+            }
+        }
+        Ok(None)
+    })();
+    match line {
+        Ok(Some(n)) => format!("{file}:{n}"),
+        _ => file,
     }
 }

@@ -167,6 +167,11 @@ fn _get_sequence_nr() -> u64 {
 fn _get_current_graph_task_keep_graph() -> Option<bool> {
     engine::with_task(|t| t.keep)
 }
+/// May the reentrant checkpoint run? Only in a backward call that accumulates into every leaf.
+#[pyfunction]
+fn _is_checkpoint_valid() -> bool {
+    engine::with_task(|t| t.needed.is_none()).unwrap_or(true)
+}
 #[pyfunction]
 fn _increment_version(tensors: &Bound<'_, PyAny>) -> PyResult<()> {
     for t in tensors.try_iter()? {
@@ -356,7 +361,7 @@ pub fn install(m: &Bound<'_, PyModule>) -> PyResult<()> {
     add! {
         _engine_run_backward _queue_callback is_grad_enabled _set_grad_enabled is_inference_mode_enabled _set_inference_mode
         _set_anomaly_enabled is_anomaly_enabled is_anomaly_check_nan_enabled _current_graph_task_id _current_autograd_node
-        _will_engine_execute_node _get_sequence_nr _get_current_graph_task_keep_graph _increment_version register_multi_grad_hook
+        _will_engine_execute_node _get_sequence_nr _get_current_graph_task_keep_graph _increment_version register_multi_grad_hook _is_checkpoint_valid
     }
     m.add_class::<MultiHandle>()
 }

@@ -236,33 +236,9 @@ impl Handle {
 
 /// The interpreter, as the tape sees it.
 pub struct Interpreter;
-struct CodeLine {
-    code: Py<PyAny>,
-    lasti: i32,
-}
-impl Line for CodeLine {
-    fn text(&self) -> String {
-        let py = attached();
-        let code = self.code.bind(py);
-        let file = code.getattr("co_filename").and_then(|f| f.extract::<String>()).unwrap_or_else(|_| "?".into());
-        let line = (|| -> PyResult<Option<u32>> {
-            for row in code.call_method0("co_lines")?.try_iter()? {
-                let (start, end, line): (i32, i32, Option<u32>) = row?.extract()?;
-                if (start..end).contains(&self.lasti) {
-                    return Ok(line);
-                }
-            }
-            Ok(None)
-        })();
-        match line {
-            Ok(Some(n)) => format!("{file}:{n}"),
-            _ => file,
-        }
-    }
-}
 /// The line of user code that is running.
-pub fn line() -> Option<Box<dyn Line>> {
-    super::frame::current().map(|(code, lasti)| Box::new(CodeLine { code, lasti }) as Box<dyn Line>)
+pub fn line() -> Option<Line> {
+    super::frame::current().map(|(code, at)| Line::new(code, at))
 }
 impl Host for Interpreter {
     fn detached(&self, f: &mut (dyn FnMut() + Send)) {
@@ -271,8 +247,14 @@ impl Host for Interpreter {
     fn interrupted(&self) -> Result<()> {
         Ok(attached().check_signals()?)
     }
-    fn here(&self) -> Option<Box<dyn Line>> {
+    fn here(&self) -> Option<Line> {
         line()
+    }
+    fn line_text(&self, code: usize, at: i32) -> String {
+        super::frame::text(code, at)
+    }
+    fn line_gone(&self, code: usize) {
+        super::frame::gone(code)
     }
     fn stack(&self) -> Option<String> {
         let py = attached();

@@ -33,7 +33,7 @@ use pyo3::exceptions::*;
 use pyo3::prelude::*;
 
 pyo3::create_exception!(stowgrad, CheckpointError, PyRuntimeError, "A recomputation did not do what the forward pass did.");
-pyo3::create_exception!(stowgrad, LinAlgError, PyRuntimeError, "A matrix on which the decomposition asked for does not exist.");
+pyo3::create_exception!(stowgrad, _LinAlgError, PyRuntimeError, "A matrix on which the decomposition asked for does not exist.");
 // Derives from BaseException, so that `except Exception` in user code does not meet it.
 pyo3::create_exception!(stowgrad, StopRecomputation, PyBaseException, "The recomputation has what it needs.");
 
@@ -45,7 +45,7 @@ impl From<Box<Error>> for PyErr {
         };
         match e.python_class() {
             PythonClass::Runtime | PythonClass::Memory | PythonClass::Own => PyRuntimeError::new_err(text),
-            PythonClass::LinAlg => LinAlgError::new_err(text),
+            PythonClass::LinAlg => _LinAlgError::new_err(text),
             PythonClass::Checkpoint => CheckpointError::new_err(text),
             PythonClass::Stop => StopRecomputation::new_err(text),
             PythonClass::Type => PyTypeError::new_err(text),
@@ -69,6 +69,8 @@ mod _C {
     fn init(m: &Bound<'_, PyModule>) -> PyResult<()> {
         tensor::install(m.py())?;
         call::install(m)?;
+        m.add("LinAlgError", m.py().get_type::<_LinAlgError>())?;
+        m.add("_LinAlgError", m.py().get_type::<_LinAlgError>())?;
         special::install(m)?;
         named::install(m)?;
         dtype::install(m)?;

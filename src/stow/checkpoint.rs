@@ -36,7 +36,7 @@ struct Entry {
     look: Look,
     hash: u64,
     alive: bool,
-    line: Option<Box<dyn Line>>,
+    line: Option<Line>,
 }
 #[derive(Clone, PartialEq, Debug)]
 struct Look {
@@ -189,12 +189,12 @@ impl Frame {
         Ok(())
     }
     /// A mismatch, with the operations of both runs if they were asked for.
-    fn explain(&self, mut text: String, log: &[(Look, Option<Box<dyn Line>>)]) -> String {
+    fn explain(&self, mut text: String, log: &[(Look, Option<Line>)]) -> String {
         if !self.debug {
             text.push_str("\nPass debug=True to checkpoint() (or use set_checkpoint_debug_enabled(True)) to see the operations of both runs and where they were called.");
             return text;
         }
-        let line = |l: &Option<Box<dyn Line>>| l.as_ref().map_or(String::new(), |l| format!("  at {}", l.text()));
+        let line = |l: &Option<Line>| l.as_ref().map_or(String::new(), |l| format!("  at {}", l.text()));
         text.push_str("\nSaved during the forward pass:");
         for e in &self.table().entries {
             let _ = write!(text, "\n  {}{}", e.look.text(), line(&e.line));
@@ -209,7 +209,7 @@ impl Frame {
         let mut t = self.table();
         t.calls.iter_mut().find(|c| c.task == call)?.values.get_mut(key as usize)?.take()
     }
-    fn line(&self) -> Option<Box<dyn Line>> {
+    fn line(&self) -> Option<Line> {
         if self.debug { crate::tape::saved::here() } else { None }
     }
     fn forget(&self, call: Option<u64>) {
@@ -380,7 +380,7 @@ struct Progress {
     at: usize,
     stopped: bool,
     wrong: Option<String>,
-    log: Vec<(Look, Option<Box<dyn Line>>)>,
+    log: Vec<(Look, Option<Line>)>,
 }
 /// The policy of a recomputation: takes values down by position, keeps the slots as usual, stops at the last one needed.
 pub struct Collector {
@@ -409,6 +409,9 @@ pub fn set_arguments(ids: Vec<usize>) {
     })
 }
 impl Pack for Collector {
+    fn recomputes(&self) -> bool {
+        true
+    }
     fn pack(self: Arc<Self>, s: &Saving<'_>) -> Result<Option<Stowed>> {
         if stays(s, &ARGUMENTS.with(|a| a.borrow().last().cloned().unwrap_or_default())) {
             return Ok(None);

@@ -21,9 +21,26 @@ pub trait NodeHook: Send + Sync {
     fn visit(&self, _f: &mut dyn FnMut(usize)) {}
 }
 
-/// A place in the user's source, resolved to text only when somebody asks. Opaque: `Host` makes and reads it.
-pub trait Line: Send + Sync {
-    fn text(&self) -> String;
+/// A place in the user's source, resolved to text only when somebody asks. `Host` makes it, reads it, and takes its reference back.
+pub struct Line {
+    code: usize,
+    at: i32,
+}
+impl Line {
+    /// `code`: an address with a reference of its own, which the host takes back when the line is dropped.
+    pub fn new(code: usize, at: i32) -> Line {
+        Line { code, at }
+    }
+    pub fn text(&self) -> String {
+        host().map_or(String::new(), |h| h.line_text(self.code, self.at))
+    }
+}
+impl Drop for Line {
+    fn drop(&mut self) {
+        if let Some(h) = host() {
+            h.line_gone(self.code);
+        }
+    }
 }
 /// What the tape asks of the language around it; set once, when the binding is loaded.
 pub trait Host: Send + Sync {
@@ -32,7 +49,11 @@ pub trait Host: Send + Sync {
     /// Has the user asked to stop (Ctrl-C)?
     fn interrupted(&self) -> Result<()>;
     /// The line of user code that is running.
-    fn here(&self) -> Option<Box<dyn Line>>;
+    fn here(&self) -> Option<Line>;
+    /// `file:line` of a place that `here` gave.
+    fn line_text(&self, code: usize, at: i32) -> String;
+    /// Takes back the reference of a place that `here` gave.
+    fn line_gone(&self, code: usize);
     /// The whole stack as text, for anomaly mode.
     fn stack(&self) -> Option<String>;
     fn warn(&self, text: &str) -> Result<()>;

@@ -222,7 +222,7 @@ pub struct Node {
     saved: Mutex<Slots>,
     hooks: Mutex<Option<Box<NodeHooks>>>,
     hooked: AtomicBool,
-    pub line: Option<Box<dyn Line>>,
+    pub line: Option<Line>,
     /// The Python wrapper, borrowed.
     pub wrapper: AtomicPtr<()>,
 }
@@ -263,7 +263,7 @@ impl Node {
         inputs: SmallVec<[Input; 2]>,
         outputs: &[Meta],
         slots: Slots,
-        line: Option<Box<dyn Line>>,
+        line: Option<Line>,
     ) -> Arc<Node> {
         let node = Arc::new(Node {
             seq: AtomicU64::new(seq),

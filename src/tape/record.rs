@@ -73,9 +73,9 @@ pub fn swap_reads(new: Vec<Arc<dyn Reads>>) -> Vec<Arc<dyn Reads>> {
 }
 /// Tells the open frames what a recorded op reads: not the target of an in-place op, not declared state, not numbers.
 #[cold]
-fn note_reads(info: &'static Info, lent: &Lent, target: Option<usize>) {
+fn note_reads(info: &'static Info, arrays: Arrays<'_>, target: Option<usize>) {
     let readers = READERS.with(|x| x.borrow().clone());
-    for (i, a) in lent.0.iter().enumerate() {
+    for (i, a) in arrays.iter().enumerate() {
         if let Some(a) = a
             && !a.number
             && info.state >> i.min(31) & 1 == 0
@@ -85,6 +85,8 @@ fn note_reads(info: &'static Info, lent: &Lent, target: Option<usize>) {
         }
     }
 }
+type Refs<'a> = SmallVec<[Option<&'a Array>; 4]>;
+/// The inputs' arrays, cloned out of their tensors.
 struct Lent(SmallVec<[Option<Array>; 3]>);
 impl Lent {
     #[inline]
@@ -92,12 +94,39 @@ impl Lent {
         Lent(inputs.iter().map(|t| t.map(Tensor::array)).collect())
     }
     #[inline]
-    fn refs(&self) -> SmallVec<[Option<&Array>; 4]> {
+    fn refs(&self) -> Refs<'_> {
         self.0.iter().map(Option::as_ref).collect()
     }
-    fn get(&self, i: usize) -> &Array {
-        self.0[i].as_ref().expect("only inputs that are there are saved")
+}
+/// Lends the inputs' arrays to `f`. Where they are free they are lent under their locks, which spares the clones: `f` may then run
+/// kernels and keep arrays, but must not touch the tensors' arrays, run user code, or drop a tensor. A lock that is taken (another
+/// thread's) makes it clone, so two threads never wait for each other.
+#[inline]
+fn lend<R>(inputs: Operands<'_>, f: impl FnOnce(Arrays<'_>) -> R) -> R {
+    const MOST: usize = 4;
+    if inputs.len() <= MOST {
+        let mut guards: SmallVec<[_; MOST]> = SmallVec::new();
+        let mut places: SmallVec<[Option<usize>; MOST]> = SmallVec::new();
+        let free = inputs.iter().enumerate().all(|(i, t)| {
+            let Some(t) = t else {
+                places.push(None);
+                return true;
+            };
+            if let Some(j) = (0..i).find(|&j| inputs[j].is_some_and(|o| o.ptr_eq(t))) {
+                places.push(places[j]);
+                return true;
+            }
+            let Some(g) = t.try_lend() else { return false };
+            places.push(Some(guards.len()));
+            guards.push(g);
+            true
+        });
+        if free {
+            let refs: SmallVec<[Option<&Array>; MOST]> = places.iter().map(|p| p.map(|p| &*guards[p])).collect();
+            return f(&refs);
+        }
     }
+    f(&Lent::of(inputs).refs())
 }
 
 /// Records an op with one output.
@@ -111,33 +140,49 @@ pub fn record(how: How<'_>, info: &'static Info, inputs: Operands<'_>, forward: 
     let graded = mode::grad_enabled() && wants_grad(info, inputs);
     match how {
         How::Fresh if !graded => {
-            let lent = Lent::of(inputs);
-            let out = forward(&lent.refs(), Out(None))?;
+            let out = lend(inputs, |x| forward(x, Out(None)))?;
             Ok(finish(info, inputs, out, Edge::None))
         }
-        How::Fresh => {
+        How::Fresh if mode::has_pack() || READING.get() || info.state != 0 => {
+            // user code may run between the steps: the arrays are cloned out
             let lent = Lent::of(inputs);
-            let pack = mode::pack();
+            let (out, edge) = recorded(info, inputs, &lent.refs(), edges(info, inputs), forward, op)?;
+            Ok(finish(info, inputs, out, edge))
+        }
+        How::Fresh => {
             let edges = edges(info, inputs);
-            if READING.get() {
-                note_reads(info, &lent, None);
-            }
-            let mut slots = save_inputs(info, inputs, &lent, &edges, pack.as_ref(), None)?;
-            let out = forward(&lent.refs(), Out(None))?;
-            if info.state != 0 {
-                save_state(info, inputs, &lent, &edges, pack.as_ref(), &mut slots)?;
-            }
-            if !out.dtype.is_float() {
-                return Ok(finish(info, inputs, out, Edge::None));
-            }
-            let meta = Meta::of(&out);
-            save_outputs(info, &edges, pack.as_ref(), &[&out], &mut slots)?;
-            let node = node(op(), edges, &lent, &[meta], slots);
-            Ok(finish(info, inputs, out, Edge::Node(node, 0)))
+            let (out, edge) = lend(inputs, |x| recorded(info, inputs, x, edges, forward, op))?;
+            Ok(finish(info, inputs, out, edge))
         }
         How::InPlace => in_place(graded, info, inputs, forward, op),
         How::Into(out) => into(graded, out, info, inputs, forward),
     }
+}
+/// Packs inputs, runs the kernel, packs outputs, makes the node.
+fn recorded(
+    info: &'static Info,
+    inputs: Operands<'_>,
+    x: Arrays<'_>,
+    edges: SmallVec<[Edge; 3]>,
+    forward: Forward<'_>,
+    op: MakeOp<'_>,
+) -> Result<(Array, Edge)> {
+    let pack = mode::pack();
+    if READING.get() {
+        note_reads(info, x, None);
+    }
+    let mut slots = save_inputs(info, inputs, x, &edges, pack.as_ref(), None)?;
+    let out = forward(x, Out(None))?;
+    if info.state != 0 {
+        save_state(info, inputs, x, &edges, pack.as_ref(), &mut slots)?;
+    }
+    if !out.dtype.is_float() {
+        return Ok((out, Edge::None));
+    }
+    let meta = Meta::of(&out);
+    save_outputs(info, &edges, pack.as_ref(), &[&out], &mut slots)?;
+    let node = node(op(), edges, x, &[meta], slots);
+    Ok((out, Edge::Node(node, 0)))
 }
 fn wants_grad(info: &'static Info, inputs: Operands<'_>) -> bool {
     (info.every || !info.uses.is_empty())
@@ -172,7 +217,7 @@ fn needed(info: &'static Info, edges: &[Edge], slot: u8) -> bool {
 fn save_inputs(
     info: &'static Info,
     inputs: Operands<'_>,
-    lent: &Lent,
+    arrays: Arrays<'_>,
     edges: &[Edge],
     pack: Option<&Arc<dyn Pack>>,
     overwritten: Option<usize>,
@@ -186,7 +231,7 @@ fn save_inputs(
         let Source::Input(i) = source else { continue };
         let given = inputs.get(i as usize).copied().flatten();
         let Some(t) = given.filter(|_| info.state >> i & 1 == 0 && needed(info, edges, slot)) else { continue };
-        let array = lent.get(i as usize);
+        let array = arrays[i as usize].expect("only inputs that are there are saved");
         values[slot as usize] = if array.number {
             Value::Number(t.clone())
         } else if overwritten.is_some_and(|o| inputs[o].is_some_and(|x| x.ptr_eq(t))) {
@@ -216,7 +261,7 @@ fn save_outputs(info: &'static Info, edges: &[Edge], pack: Option<&Arc<dyn Pack>
 fn save_state(
     info: &'static Info,
     inputs: Operands<'_>,
-    lent: &Lent,
+    arrays: Arrays<'_>,
     edges: &[Edge],
     pack: Option<&Arc<dyn Pack>>,
     slots: &mut Slots,
@@ -228,22 +273,28 @@ fn save_state(
             && let Some(t) = inputs[i as usize]
             && needed(info, edges, slot)
         {
-            slots.values[slot as usize] = save(pack, info.op, name, lent.get(i as usize), Origin::Input(t), i as u32)?;
+            slots.values[slot as usize] =
+                save(pack, info.op, name, arrays[i as usize].expect("state that is saved is there"), Origin::Input(t), i as u32)?;
         }
     }
     Ok(())
 }
 /// Moves what an op declares as its state (running statistics) to a new value.
+///
+/// A region that is run again has moved it already, and leaves it alone.
 pub fn move_state(to: &Array, value: &Array) -> Result<()> {
+    if mode::recomputing() {
+        return Ok(());
+    }
     to.before_write()?;
     pointwise::copy(to, value)?;
     after_write(to);
     Ok(())
 }
-fn node(op: Box<dyn Backward>, edges: SmallVec<[Edge; 3]>, lent: &Lent, outputs: &[Meta], slots: Slots) -> Arc<Node> {
+fn node(op: Box<dyn Backward>, edges: SmallVec<[Edge; 3]>, arrays: Arrays<'_>, outputs: &[Meta], slots: Slots) -> Arc<Node> {
     let inputs: SmallVec<[Input; 2]> = edges
         .into_iter()
-        .zip(&lent.0)
+        .zip(arrays)
         .map(|(e, a)| match a {
             Some(a) => Node::input(e, a, &outputs[0]),
             None => Node::no_input(),
@@ -273,7 +324,7 @@ fn note_write(a: &Array) {
         LAST_WRITE.with(|l| *l.borrow_mut() = Some((Arc::as_ptr(a.storage()) as usize, a.version(), line)));
     }
 }
-thread_local! { static LAST_WRITE: std::cell::RefCell<Option<(usize, u64, Box<dyn super::Line>)>> = const { std::cell::RefCell::new(None) }; }
+thread_local! { static LAST_WRITE: std::cell::RefCell<Option<(usize, u64, super::Line)>> = const { std::cell::RefCell::new(None) }; }
 /// Where the storage of `a` was last written, if that was the last write of this thread to a saved storage.
 pub fn last_write(a: &Array) -> Option<String> {
     LAST_WRITE.with(|l| {
@@ -350,10 +401,11 @@ fn in_place(graded: bool, info: &'static Info, inputs: Operands<'_>, forward: Fo
     let target = inputs[0].expect("an in-place op has a target");
     target.check_in_place(info.op)?;
     let lent = Lent::of(inputs);
-    let to = lent.get(0);
+    let arrays = lent.refs();
+    let to = arrays[0].expect("an in-place op has a target");
     if !graded {
         before_write(target, to, info.op)?;
-        let value = forward(&lent.refs(), Out(Some(to)))?;
+        let value = forward(&arrays, Out(Some(to)))?;
         settle(info.op, to, &value)?;
         after_write(to);
         return Ok(target.clone());
@@ -361,16 +413,16 @@ fn in_place(graded: bool, info: &'static Info, inputs: Operands<'_>, forward: Fo
     let pack = mode::pack();
     let edges = edges(info, inputs);
     if READING.get() {
-        note_reads(info, &lent, Some(0));
+        note_reads(info, &arrays, Some(0));
     }
-    let mut slots = save_inputs(info, inputs, &lent, &edges, pack.as_ref(), Some(0))?;
+    let mut slots = save_inputs(info, inputs, &arrays, &edges, pack.as_ref(), Some(0))?;
     before_write(target, to, info.op)?;
-    let value = forward(&lent.refs(), Out(Some(to)))?;
+    let value = forward(&arrays, Out(Some(to)))?;
     settle(info.op, to, &value)?;
     after_write(to);
     if to.dtype.is_float() {
         save_outputs(info, &edges, pack.as_ref(), &[to], &mut slots)?;
-        let node = node(op(), edges, &lent, &[Meta::of(to)], slots);
+        let node = node(op(), edges, &arrays, &[Meta::of(to)], slots);
         rebase(target, to, node)?;
     }
     Ok(target.clone())
@@ -414,6 +466,7 @@ pub fn record_many(info: &'static Info, inputs: Operands<'_>, forward: Forwards<
         return Ok(out.into());
     }
     let lent = Lent::of(inputs);
+    let arrays = lent.refs();
     let graded = mode::grad_enabled() && wants_grad(info, inputs);
     let visible = |n: usize| if info.visible == 0 { n } else { info.visible };
     let view = |out: Array, edge: Edge| match inputs[0] {
@@ -426,19 +479,19 @@ pub fn record_many(info: &'static Info, inputs: Operands<'_>, forward: Forwards<
         },
     };
     if !graded {
-        let outs = forward(&lent.refs())?;
+        let outs = forward(&arrays)?;
         let n = visible(outs.len());
         return Ok(outs.into_iter().take(n).map(|a| view(a, Edge::None)).collect());
     }
     let pack = mode::pack();
     let edges = edges(info, inputs);
     if READING.get() {
-        note_reads(info, &lent, None);
+        note_reads(info, &arrays, None);
     }
-    let mut slots = save_inputs(info, inputs, &lent, &edges, pack.as_ref(), None)?;
-    let outs = forward(&lent.refs())?;
+    let mut slots = save_inputs(info, inputs, &arrays, &edges, pack.as_ref(), None)?;
+    let outs = forward(&arrays)?;
     if info.state != 0 {
-        save_state(info, inputs, &lent, &edges, pack.as_ref(), &mut slots)?;
+        save_state(info, inputs, &arrays, &edges, pack.as_ref(), &mut slots)?;
     }
     save_outputs(info, &edges, pack.as_ref(), &outs.iter().collect::<SmallVec<[&Array; 4]>>(), &mut slots)?;
     if outs.is_empty() {
@@ -446,7 +499,7 @@ pub fn record_many(info: &'static Info, inputs: Operands<'_>, forward: Forwards<
     }
     let n = visible(outs.len());
     let metas: SmallVec<[Meta; 4]> = outs.iter().map(Meta::of).collect();
-    let node = node(op(), edges, &lent, &metas, slots);
+    let node = node(op(), edges, &arrays, &metas, slots);
     Ok(outs
         .into_iter()
         .take(n)

@@ -414,6 +414,6 @@ impl Parked {
     }
 }
 /// The place in user code, if the host can tell: kept with a node, resolved when an error asks.
-pub fn here() -> Option<Box<dyn super::Line>> {
+pub fn here() -> Option<super::Line> {
     host().and_then(|h| h.here())
 }

@@ -203,6 +203,11 @@ impl Tensor {
     pub fn array(&self) -> Array {
         self.0.array.lock().unwrap_or_else(|e| e.into_inner()).clone()
     }
+    /// The array under its lock, if that is free at once (see `record::lend`).
+    #[inline]
+    pub fn try_lend(&self) -> Option<MutexGuard<'_, Array>> {
+        self.0.array.try_lock().ok()
+    }
     /// Looks at the array without cloning it. `f` may only look: no call of an op, of Python, no drop of a tensor.
     #[inline]
     pub fn look<R>(&self, f: impl FnOnce(&Array) -> R) -> R {

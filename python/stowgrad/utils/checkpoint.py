@@ -6,7 +6,7 @@ signatures, the reentrant variant, and selective checkpointing. Invariant: a con
 
 from __future__ import annotations
 
-import sys
+from _thread import _local
 
 from stowgrad import _C
 from stowgrad._C import CheckpointError
@@ -27,12 +27,20 @@ __all__ = [
 ]
 
 _DEFAULT_DETERMINISM_MODE = "default"
-_early_stop: bool | None = None
-_debug: bool | None = None
+
+
+class _Settings(_local):
+    """What the contexts below set, for one thread."""
+
+    early_stop: bool | None = None
+    debug: bool | None = None
+
+
+_settings = _Settings()
 
 
 class _Setting:
-    """A module-wide setting for the length of a `with` block."""
+    """A setting of this thread for the length of a `with` block."""
 
     __slots__ = ("name", "old", "value")
 
@@ -40,12 +48,11 @@ class _Setting:
         self.name, self.value = name, value
 
     def __enter__(self) -> None:
-        module = sys.modules[__name__]
-        self.old = getattr(module, self.name)
-        setattr(module, self.name, self.value)
+        self.old = getattr(_settings, self.name)
+        setattr(_settings, self.name, self.value)
 
     def __exit__(self, *args) -> None:
-        setattr(sys.modules[__name__], self.name, self.old)
+        setattr(_settings, self.name, self.old)
 
 
 def set_checkpoint_early_stop(enable: bool) -> _Setting:
@@ -57,12 +64,12 @@ def set_checkpoint_early_stop(enable: bool) -> _Setting:
     >>> with set_checkpoint_early_stop(False):
     ...     y = checkpoint(torch.sin, x, use_reentrant=False)
     """
-    return _Setting("_early_stop", enable)
+    return _Setting("early_stop", enable)
 
 
 def set_checkpoint_debug_enabled(enabled: bool | None) -> _Setting:
     """Inside, checkpoints report the operations of both runs when these differ, whatever their own `debug` says (None: as that says)."""
-    return _Setting("_debug", enabled)
+    return _Setting("debug", enabled)
 
 
 class _Noop:
@@ -116,8 +123,8 @@ def checkpoint(
         kwargs,
         determinism_check,
         preserve_rng_state,
-        debug if _debug is None else _debug,
-        early_stop if _early_stop is None else _early_stop,
+        debug if _settings.debug is None else _settings.debug,
+        early_stop if _settings.early_stop is None else _settings.early_stop,
         None if context_fn is noop_context_fn else context_fn,
     )
 
@@ -161,7 +168,7 @@ class CheckpointFunction(Function):
 
     @staticmethod
     def backward(ctx, *grads):
-        if not _C._autograd._is_checkpoint_valid():
+        if not _C._is_checkpoint_valid():
             raise RuntimeError(
                 "When use_reentrant=True, checkpoint is incompatible with .grad() or passing an `inputs` parameter to "
                 ".backward(). To resolve this error, you can either set use_reentrant=False, or call .backward() without "
