@@ -36,7 +36,6 @@ demo: build $(BIN)/.tools-demo ## train a small network on real digits under sev
 
 lint: $(BIN)/.tools-test ## formatting, clippy, ruff, mypy; cheapest first
 	$(BIN)/ruff check python tests examples benches
-	$(BIN)/ruff format --check --quiet python/stowgrad/stow.py
 	cargo fmt --check
 	cargo clippy --quiet --all-targets -- -D warnings
 	cargo clippy --quiet --features python --lib -- -D warnings

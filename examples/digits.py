@@ -2,8 +2,9 @@
 
     python examples/digits.py [--out demo.png] [--epochs 3]
 
-The data are the 1797 digits of 8 x 8 pixels that scikit-learn ships (Alpaydin and Kaynak 1998). Each way is a few lines of user code: a pair
-of pack and unpack functions. The network, the data, the order of batches and the seed are the same in all of them, so a way that loses
+The data are the 1797 digits of 8 x 8 pixels that scikit-learn ships (Alpaydin and Kaynak 1998). Each way is a few
+lines of user code: a pair of pack and unpack functions. The network, the data, the order of batches and the
+seed are the same in all of them, so a way that loses
 nothing ends with exactly the same loss.
 """
 
@@ -16,9 +17,8 @@ import tempfile
 import time
 
 import numpy as np
-from sklearn.datasets import load_digits
-
 import stowgrad as torch
+from sklearn.datasets import load_digits
 from stowgrad import nn
 
 hooks = torch.autograd.graph.saved_tensors_hooks

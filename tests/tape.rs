@@ -5,7 +5,7 @@ use stowgrad::dtype::Scalar;
 use stowgrad::engine::{self, Request};
 use stowgrad::error::Error;
 use stowgrad::ops::{self, Ints, Sizes};
-use stowgrad::tape::{Edge, Tensor, no_grad};
+use stowgrad::tape::{Tensor, no_grad};
 
 fn leaf(v: &[f32]) -> Tensor {
     Tensor::leaf(Array::from_slice(&[v.len()], v).unwrap()).unwrap()

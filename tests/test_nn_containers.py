@@ -79,7 +79,7 @@ def test_a_module_list_edits_as_a_list_and_prints_repeats_once():
     assert kinds(layers) == ["SELU", "ReLU", "ReLU", "ELU"]
     assert isinstance(layers.pop(-1), nn.ELU)
     assert isinstance(layers[1:], nn.ModuleList)
-    assert len(layers + (nn.Tanh(),)) == 4  # noqa: RUF005
+    assert len(layers + (nn.Tanh(),)) == 4
     assert len(list(nn.ModuleList([nn.Linear(1, 1)] * 2).parameters())) == 2
 
 

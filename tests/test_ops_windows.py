@@ -146,7 +146,7 @@ def test_in_place_forms() -> None:
         (lambda: torch.meshgrid(torch.ones(2), indexing="no"), RuntimeError, "indexing"),
     ],
 )
-def test_refusals(call, error: type, text: str) -> None:  # noqa: ANN001
+def test_refusals(call, error: type, text: str) -> None:
     with pytest.raises(error, match=text):
         call()
 

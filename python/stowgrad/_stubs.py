@@ -105,7 +105,7 @@ def stubs() -> str:
         out.append(f"class {name}({base}):" if base else f"class {name}:")
         body = [f"    {line}" for line in methods] if value is _C.Tensor else []
         for attribute in sorted(vars(value)):
-            if attribute in taken and value is _C.Tensor or attribute in ("__doc__", "__module__", "__dict__"):
+            if (attribute in taken and value is _C.Tensor) or attribute in ("__doc__", "__module__", "__dict__"):
                 continue
             member = vars(value)[attribute]
             if attribute.startswith("__") and attribute in vars(object) | vars(tuple) and name == "Size":

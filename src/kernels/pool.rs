@@ -201,7 +201,7 @@ pub fn max_windows(x: &Array, n: usize, looks: &[Looks; 3]) -> Result<(Array, Ar
                                 let row = (i * h.size + j) * w.size;
                                 for k in (w0..w1).step_by(w.step) {
                                     let v = image[row + k];
-                                    if v > best || v != v {
+                                    if v > best || v.is_nan() {
                                         (best, place) = (v, row + k);
                                     }
                                 }
@@ -245,18 +245,18 @@ impl Taps {
         let one = |(o, &(a, b)): (usize, &(usize, usize))| ((a..b).map(|i| (i, 1.0)).collect(), divisor(o));
         Taps::new(looks.size, looks.spans.iter().enumerate().map(one))
     }
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.divisors.len()
     }
     fn is_plain(&self) -> bool {
-        self.size == self.len() && (0..self.size).all(|o| self.of(o) == [(o, 1.0)] && self.divisors[o] == 1.0)
+        self.size == self.count() && (0..self.size).all(|o| self.of(o) == [(o, 1.0)] && self.divisors[o] == 1.0)
     }
     fn of(&self, o: usize) -> &[(usize, f64)] {
         &self.taps[self.starts[o]..self.starts[o + 1]]
     }
     /// Along the middle one of three axes, [outer, size, inner].
     fn apply<T: Float>(&self, x: &[T], inner: usize, out: &mut [T]) {
-        let n = self.len();
+        let n = self.count();
         for (x, out) in x.chunks_exact((self.size * inner).max(1)).zip(out.chunks_exact_mut((n * inner).max(1))) {
             for (o, out) in out.chunks_exact_mut(inner.max(1)).enumerate() {
                 out.fill(T::ZERO);
@@ -274,7 +274,7 @@ impl Taps {
     /// The transposed map: [outer, results, inner] to [outer, size, inner].
     fn spread<T: Float>(&self, g: &[T], inner: usize, out: &mut [T]) {
         out.fill(T::ZERO);
-        for (g, out) in g.chunks_exact((self.len() * inner).max(1)).zip(out.chunks_exact_mut((self.size * inner).max(1))) {
+        for (g, out) in g.chunks_exact((self.count() * inner).max(1)).zip(out.chunks_exact_mut((self.size * inner).max(1))) {
             for (o, g) in g.chunks_exact(inner.max(1)).enumerate() {
                 for &(i, w) in self.of(o) {
                     let w = T::lit(w / self.divisors[o]);
@@ -289,7 +289,7 @@ pub fn resample(x: &Array, maps: &[Taps], transposed: bool) -> Result<Array> {
     let lead = x.ndim() - maps.len();
     let mut now = operand(x)?;
     for (i, map) in maps.iter().enumerate() {
-        let (from, to) = if transposed { (map.len(), map.size) } else { (map.size, map.len()) };
+        let (from, to) = if transposed { (map.count(), map.size) } else { (map.size, map.count()) };
         if now.shape[lead + i] != from {
             bail!(Runtime, "resample(): a map of {from} elements does not fit shape {:?}", now.shape);
         }

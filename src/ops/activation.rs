@@ -67,7 +67,7 @@ function! {
     { elu_(self_, SELU.0, SELU.1, 1.0) }
 }
 /// Alpha and scale of the self-normalising unit.
-const SELU: (f64, f64) = (1.6732632423543772848170429916717, 1.0507009873554804934193349852946);
+const SELU: (f64, f64) = (1.673_263_242_354_377_2, 1.050_700_987_355_480_5);
 op! {
     /// Continuously differentiable exponential linear unit.
     CeluBackward0 = fn celu(self_; alpha: f64 = 1.0);

@@ -153,14 +153,17 @@ function! {
     fn subtract(self_, other | number; *, alpha: Scalar = Scalar::Int(1)) -> Tensor;
     { sub(self_, other, alpha) }
 }
+fn no_derivative(op: &str, g: &Tensor) -> Result<Tensor> {
+    bail!(Runtime, "derivative for {op} is not implemented (a gradient of shape {:?} arrived)", g.shape())
+}
 op! {
     /// Elementwise quotient, rounded down. Has no derivative.
     FloorDivideBackward = fn floor_divide(self_, other | number);
     inplace floor_divide_;
     forward(out) pointwise::run(out, "floor_divide", &table::DivFloor {}, [self_, other]);
     grad(g, cx) {
-        self_ uses [] => { let _ = g; bail!(Runtime, "derivative for floor_divide is not implemented") },
-        other uses [] => { let _ = g; bail!(Runtime, "derivative for floor_divide is not implemented") },
+        self_ uses [] => no_derivative("floor_divide", g),
+        other uses [] => no_derivative("floor_divide", g),
     }
 }
 op! {
@@ -447,7 +450,7 @@ op! {
     HeavisideBackward = fn heaviside(self_, values);
     inplace heaviside_;
     forward(out) pointwise::run(out, "heaviside", &table::Heaviside {}, [self_, values]);
-    grad(g, cx) { self_ uses [] => { let _ = g; bail!(Runtime, "derivative for heaviside is not implemented") } }
+    grad(g, cx) { self_ uses [] => no_derivative("heaviside", g) }
 }
 fn bound(v: Option<Scalar>, open: f64) -> Result<Array> {
     Array::number(v.unwrap_or(Scalar::Float(open)))

@@ -100,6 +100,7 @@ fn plain(v: &Ints, n: usize) -> Ints {
     if v.len() == 1 { Ints((0..n).map(|_| v[0]).collect()) } else { v.clone() }
 }
 /// A convolution of a batch, or of one image.
+#[expect(clippy::too_many_arguments, reason = "a convolution's own parameters")]
 fn any_batch(
     x: &Tensor,
     w: &Tensor,
@@ -128,6 +129,7 @@ fn any_batch(
     squeeze_dim(&convolution_of(&unsqueeze(x, 0)?, w, bias, way, transposed, more, groups)?, 0)
 }
 /// Padding by name: "valid" is none, "same" keeps the lengths.
+#[expect(clippy::too_many_arguments, reason = "a convolution's own parameters")]
 fn named(
     x: &Tensor,
     w: &Tensor,

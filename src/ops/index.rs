@@ -300,8 +300,8 @@ op! {
         places::scatter_reduce(out, self_, along(self_, *dim)?, index, &src, how, true)
     };
     grad(g, cx) {
-        self_ uses [] => bail!(NotImplemented, "derivative for scatter with reduce={reduce:?} is not implemented; scatter_reduce has one"),
-        src uses [] => bail!(NotImplemented, "derivative for scatter with reduce={reduce:?} is not implemented; scatter_reduce has one"),
+        self_ uses [] => Err(crate::error::err!(NotImplemented, "derivative for scatter with reduce={reduce:?} is not implemented; scatter_reduce has one")),
+        src uses [] => Err(crate::error::err!(NotImplemented, "derivative for scatter with reduce={reduce:?} is not implemented; scatter_reduce has one")),
     }
 }
 op! {

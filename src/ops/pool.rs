@@ -401,7 +401,7 @@ blended! {
 
 // ---- padding ----
 fn pad_widths(op: &str, x: &Dims, pad: &Ints) -> Result<()> {
-    if pad.len() % 2 != 0 || pad.len() / 2 > x.len() {
+    if !pad.len().is_multiple_of(2) || pad.len() / 2 > x.len() {
         bail!(
             Runtime,
             "{op}: Length of pad must be even and no more than twice the number of dimensions of the input ({}), got {:?}",

@@ -1,4 +1,5 @@
 //! How a Python value becomes a typed Rust argument, and what each type is called in messages and stubs. A new argument type: one impl here.
+#![allow(clippy::redundant_closure, reason = "the closures are generic over the lifetime of the value, the paths are not")]
 use super::call::{Look, Values};
 use super::dtype::{PyDType, PyDevice, PyLayout, PyMemoryFormat};
 use crate::dtype::{DType, Scalar};

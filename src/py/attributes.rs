@@ -116,9 +116,7 @@ impl PyTensor {
         let (shape, strides) = self.tensor().look(|a| (a.shape, a.strides));
         match memory_format.map(|m| m.str()).transpose()? {
             Some(m) if m.to_string().contains("channels_last") => {
-                let Some((&n, &c, rest)) =
-                    shape.split_first().and_then(|(n, r)| r.split_first().map(|(c, rest)| (n, c, rest))).map(|(n, c, r)| (n, c, r))
-                else {
+                let Some((&n, &c, rest)) = shape.split_first().and_then(|(n, r)| r.split_first().map(|(c, rest)| (n, c, rest))) else {
                     return Ok(false);
                 };
                 let order: Vec<usize> = std::iter::once(n).chain(rest.iter().copied()).chain([c]).collect();

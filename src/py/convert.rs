@@ -141,7 +141,7 @@ pub fn lent_array(a: &Bound<'_, PyUntypedArray>) -> Result<Array> {
     }
     // SAFETY: a live array; its fields are read.
     let (ptr, flags) = unsafe { ((*a.as_array_ptr()).fields.data.cast::<u8>(), (*a.as_array_ptr()).fields.flags) };
-    if strides.iter().any(|s| s % item != 0) || (ptr as usize) % dtype.size() != 0 {
+    if strides.iter().any(|s| s % item != 0) || !(ptr as usize).is_multiple_of(dtype.size()) {
         bail!(Value, "given numpy array strides not a multiple of the element byte size. Copy the numpy array to reallocate the memory.");
     }
     let strides: Dims = strides.iter().map(|s| (s / item) as usize).collect();
@@ -190,7 +190,7 @@ function! {
                 bail!(Value, "offset ({offset} bytes) must be non-negative and no greater than buffer length ({len} bytes) - 1");
             }
             let left = len - offset as usize;
-            if count < 0 && left % size != 0 {
+            if count < 0 && !left.is_multiple_of(size) {
                 bail!(Value, "buffer length ({len} bytes) after offset ({offset} bytes) must be a multiple of element size ({size})");
             }
             let n = if count < 0 { left / size } else { count as usize };
@@ -201,7 +201,7 @@ function! {
                 bail!(Value, "frombuffer(): the buffer is not contiguous");
             }
             let ptr = b.buf_ptr().cast::<u8>().wrapping_add(offset as usize);
-            if ptr as usize % size != 0 {
+            if !(ptr as usize).is_multiple_of(size) {
                 bail!(Value, "frombuffer(): the memory after offset {offset} is not aligned for {}; copy it", dtype.name());
             }
             let writable = !b.readonly();
@@ -483,7 +483,7 @@ function! {
             bail!(Runtime, "_tensor_from_storage(): size {size:?} and stride {stride:?} must have one length, and offset {offset} must not be negative");
         }
         let s = storage.storage();
-        if s.ptr() as usize % dtype.size() != 0 {
+        if !(s.ptr() as usize).is_multiple_of(dtype.size()) {
             bail!(Runtime, "_tensor_from_storage(): the storage is not aligned for {}", dtype.name());
         }
         Ok(Tensor::new(Array::over(s.clone(), size, stride, offset as usize, dtype)?.counted_as(&storage.0)))

@@ -1,6 +1,7 @@
 //! `Size`: the tuple subclass that shapes are given as. It stays a `Size` when sliced, joined with a tuple or repeated.
 //!
 //! Safety rests on this: a tuple subclass has the layout of a tuple, so the C API's tuple calls work on it; `ffi` calls are made attached.
+#![allow(clippy::deref_addrof, reason = "the C API gives the type object as a static place")]
 #![allow(unsafe_code)]
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyTypeError;
@@ -190,8 +191,7 @@ unsafe extern "C" fn reduce(this: *mut PyObject, _: *mut PyObject) -> *mut PyObj
         let items = Borrowed::from_ptr(py, this).cast_unchecked::<PyTuple>();
         give(
             py,
-            PyTuple::new(py, items.iter_borrowed())
-                .and_then(|plain| Ok((Borrowed::from_ptr(py, this).get_type(), (plain,)).into_pyobject(py)?)),
+            PyTuple::new(py, items.iter_borrowed()).and_then(|plain| (Borrowed::from_ptr(py, this).get_type(), (plain,)).into_pyobject(py)),
         )
     }
 }

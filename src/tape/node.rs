@@ -11,7 +11,7 @@ use crate::error::{Error, Result, bail};
 use crate::layout::Dims;
 use smallvec::SmallVec;
 use std::borrow::Cow;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::*};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -228,31 +228,31 @@ pub struct Node {
 }
 /// What a node leaves behind.
 type Remains = (SmallVec<[Input; 2]>, Slots, Option<Box<NodeHooks>>);
-thread_local! { static DROPS: RefCell<Option<Vec<Remains>>> = const { RefCell::new(None) }; }
+struct Drops {
+    busy: Cell<bool>,
+    list: RefCell<Vec<Remains>>,
+}
+thread_local! { static DROPS: Drops = const { Drops { busy: Cell::new(false), list: RefCell::new(Vec::new()) } }; }
 impl Drop for Node {
     /// A chain of any length is taken apart in a loop (rule 5): inside a drop, what another node leaves is put on the thread's list.
     fn drop(&mut self) {
-        let mine = (
-            std::mem::take(&mut self.inputs),
-            std::mem::take(self.saved.get_mut().unwrap_or_else(|e| e.into_inner())),
-            self.hooks.get_mut().unwrap_or_else(|e| e.into_inner()).take(),
-        );
-        let first = DROPS.try_with(|q| match &mut *q.borrow_mut() {
-            Some(list) => {
-                list.push(mine);
-                None
-            }
-            idle => {
-                *idle = Some(Vec::new());
-                Some(mine)
-            }
-        });
-        let Ok(Some(mine)) = first else { return };
-        drop(mine);
-        while let Some(next) = DROPS.with(|q| q.borrow_mut().as_mut().and_then(Vec::pop)) {
-            drop(next);
+        let slots = self.saved.get_mut().unwrap_or_else(|e| e.into_inner());
+        let hooks = self.hooks.get_mut().unwrap_or_else(|e| e.into_inner());
+        let nested = DROPS.try_with(|q| q.busy.replace(true));
+        if nested == Ok(true) {
+            let mine = (std::mem::take(&mut self.inputs), std::mem::take(slots), hooks.take());
+            DROPS.with(|q| q.list.borrow_mut().push(mine));
+            return;
         }
-        DROPS.with(|q| *q.borrow_mut() = None);
+        self.inputs.clear();
+        slots.values.clear();
+        drop(hooks.take());
+        if nested.is_ok() {
+            while let Some(next) = DROPS.with(|q| q.list.borrow_mut().pop()) {
+                drop(next);
+            }
+            DROPS.with(|q| q.busy.set(false));
+        }
     }
 }
 

@@ -116,10 +116,11 @@ thread_local! { static DROPS: RefCell<Option<Vec<State>>> = const { RefCell::new
 impl Drop for Impl {
     /// A chain of views or gradients is taken apart in a loop, not by recursion (rule 5).
     fn drop(&mut self) {
-        let state = std::mem::take(self.state.get_mut().unwrap_or_else(|e| e.into_inner()));
+        let state = self.state.get_mut().unwrap_or_else(|e| e.into_inner());
         if state.grad.is_none() && state.view.is_none() && state.extra.is_none() {
             return; // an edge goes through the queue of nodes
         }
+        let state = std::mem::take(state);
         let nested = DROPS.try_with(|q| match &mut *q.borrow_mut() {
             Some(list) => {
                 list.push(state);
@@ -401,7 +402,7 @@ impl Tensor {
     pub fn promote_grad(&self, g: Held) {
         let mut s = self.state();
         let old = match &s.grad {
-            Some(now) if now.tensor().ptr_eq(g.tensor()) => std::mem::replace(&mut s.grad, Some(g)),
+            Some(now) if now.tensor().ptr_eq(g.tensor()) => s.grad.replace(g),
             _ => Some(g),
         };
         drop(s);

@@ -68,7 +68,9 @@ def set_checkpoint_early_stop(enable: bool) -> _Setting:
 
 
 def set_checkpoint_debug_enabled(enabled: bool | None) -> _Setting:
-    """Inside, checkpoints report the operations of both runs when these differ, whatever their own `debug` says (None: as that says)."""
+    """Inside, checkpoints report the operations of both runs when these differ, whatever their own `debug` says
+    (None: as that says).
+    """
     return _Setting("debug", enabled)
 
 
@@ -101,7 +103,8 @@ def checkpoint(
     Any depth of nesting, containers and keywords with tensors, closures and modules. The recomputation stops at the last value needed,
     draws the same random numbers (`preserve_rng_state`), and is compared with the forward pass: operations, shapes and dtypes
     (`determinism_check="default"`), the values too (`"values"`), or nothing (`"none"`); a difference is a CheckpointError. So is a write,
-    between forward and backward, to a tensor that the function read from outside. `context_fn()` gives two contexts, for the forward pass and
+    between forward and backward, to a tensor that the function read from outside. `context_fn()` gives two contexts,
+    for the forward pass and
     for recomputations. `debug=True` makes errors list the operations of both runs. `use_reentrant=None` means False.
 
     >>> import stowgrad as torch

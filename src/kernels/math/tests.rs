@@ -254,7 +254,8 @@ fn exact_logaddexp(a: Dd, b: Dd) -> Dd {
 }
 fn check_pairs<T: Sample>(max: f64, big: f64) {
     type Exact = fn(Dd, Dd) -> Dd;
-    let all: [(&str, Pairwise<T>, Exact, f64, [f64; 3], [f64; 3]); 5] = [
+    type Case<T> = (&'static str, Pairwise<T>, Exact, f64, [f64; 3], [f64; 3]);
+    let all: [Case<T>; 5] = [
         ("atan2", atan2_all, Dd::atan2, 0.9, [-max, max, 10.0], [-max, max, 10.0]),
         ("pow", pow_all, exact_pow, 1.1, [0.0, max, 3.0], [-big, big, 10.0]),
         ("pow", pow_all, exact_pow, 1.1, [0.99, 1.01, 3.0], [-1e4, 1e4, 1e4]),
