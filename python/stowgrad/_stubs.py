@@ -6,6 +6,7 @@ Both outputs are committed; a test compares them with what this module writes, s
 from __future__ import annotations
 
 import keyword
+import re
 import sys
 
 from stowgrad import _C
@@ -14,9 +15,10 @@ _HEAD = '''"""Type stubs of the native core, written by `make stubs` from its en
 # fmt: off
 # ruff: noqa
 from collections.abc import Callable, Sequence
+from builtins import bool as _bool, float as _float, int as _int, str as _str
 from typing import Any, SupportsFloat, SupportsIndex
 
-Number = SupportsFloat | SupportsIndex | bool
+Number = SupportsFloat | SupportsIndex | _bool
 '''
 _HINTS = {"Tensor | Number": "Tensor | Number", "dtype": "dtype", "float": "float", "object": "Any"}
 
@@ -24,8 +26,11 @@ _HINTS = {"Tensor | Number": "Tensor | Number", "dtype": "dtype", "float": "floa
 def _hint(hint: str) -> str:
     known = {"Tensor", "Number", "None", "int", "float", "bool", "str", "dtype", "device", "Size", "Generator"}
     text = _HINTS.get(hint, hint)
+    # the module has dtypes named int, float and bool: the builtins go by other names
     words = text.replace("Sequence[", " ").replace("]", " ").replace("|", " ").replace(",", " ").split()
-    return text if all(w in known for w in words) else "Any"
+    if not all(w in known for w in words):
+        return "Any"
+    return re.sub(r"\b(int|float|bool|str)\b", r"_\1", text)
 
 
 def _returns(row: dict) -> str:
@@ -101,7 +106,7 @@ def stubs() -> str:
     for name, value in sorted(vars(_C).items()):
         if not isinstance(value, type) or name.startswith("__"):
             continue
-        base = "tuple[int, ...]" if name == "Size" else ""
+        base = "tuple[_int, ...]" if name == "Size" else ""
         out.append(f"class {name}({base}):" if base else f"class {name}:")
         body = [f"    {line}" for line in methods] if value is _C.Tensor else []
         for attribute in sorted(vars(value)):
@@ -130,7 +135,7 @@ def stubs() -> str:
             out.append(f"{name}: {type(value).__name__}")
         else:
             out.append(f"{name}: Any")
-    out.append("__version__: str")
+    out.append("__version__: _str")
     return "\n".join(out) + "\n"
 
 

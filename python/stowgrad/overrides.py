@@ -167,7 +167,7 @@ class TorchFunctionMode:
     ...         print(func.__name__)
     ...         return func(*args, **(kwargs or {}))
     >>> with Names():
-    ...     _ = torch.add(1, torch.ones(1))
+    ...     _ = torch.add(torch.ones(1), 1)
     ones
     add
     """

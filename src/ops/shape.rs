@@ -31,6 +31,31 @@ op! {
     shows { self_sym_sizes: sizes_shown(cx.shape(0)) };
     grad(g, cx) { self_ uses [] => reshape(g, Sizes::of(&cx.shape(0))) }
 }
+function! {
+    /// The same bytes read as another dtype; where sizes differ, the last dimension is scaled. Has no derivative.
+    fn view_dtype(self_; dtype: DType) -> Tensor;
+    overload view;
+    on [method];
+    {
+        let a = self_.array();
+        let (from, to) = (a.dtype.size(), dtype.size());
+        let last = a.strides.last().copied().unwrap_or(1);
+        let fits = from == to || (a.ndim() > 0 && last == 1 && (a.shape[a.ndim() - 1] * from).is_multiple_of(to) && (a.offset * from).is_multiple_of(to));
+        let steps: Option<Dims> = a
+            .strides
+            .iter()
+            .enumerate()
+            .map(|(d, &s)| if from == to || d + 1 == a.ndim() { Some(s) } else { (s * from).is_multiple_of(to).then_some(s * from / to) })
+            .collect::<Option<Vec<usize>>>()
+            .map(|v| Dims::of(&v));
+        let (true, Some(strides)) = (fits, steps) else {
+            bail!(Runtime, "view(): self of shape {:?}, strides {:?} and dtype {} cannot be viewed as {} (an element size of {to} bytes must fit the last dimension and the strides)", a.shape, a.strides, a.dtype.name(), dtype.name())
+        };
+        let shape = a.shape.with(|s| if let Some(n) = s.last_mut() { *n = *n * from / to });
+        let seen = Array::over(a.storage().clone(), shape, strides, a.offset * from / to, dtype)?.counted_as(&a);
+        Ok(Tensor::view_of(self_, seen, crate::tape::Edge::None, crate::tape::ViewKind::Plain))
+    }
+}
 op! {
     /// A copy under another shape, where no view is possible.
     UnsafeViewBackward0 = fn copied_view(self_; size: Sizes);

@@ -11,11 +11,12 @@ use crate::layout::{is_contiguous, is_dense};
 use crate::ops::macros::function;
 use crate::tape::record::before_write;
 use crate::tape::tensor::Held;
-use crate::tape::{Tensor, mode};
+use crate::tape::{GradHook, Tensor, mode};
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyTuple, PyType};
+use std::sync::Arc;
 
 fn shape_of<'py>(py: Python<'py>, s: &crate::layout::Dims) -> PyResult<Bound<'py, PyAny>> {
     new_size(py, s.len(), |d| s[d] as i64)
@@ -281,16 +282,26 @@ impl PyTensor {
     fn _is_view(&self) -> bool {
         self.tensor().is_view()
     }
+    /// Hooks on the gradient of this tensor, by their handles' ids; None if there are none.
     #[getter]
-    fn _backward_hooks(&self) -> Option<Vec<u64>> {
-        let ids: Vec<u64> = match self.tensor().grad_fn() {
-            None => self.tensor().look_extra(|e| e.leaf_hooks.iter().map(|(i, _)| *i).collect()).unwrap_or_default(),
+    fn _backward_hooks<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, pyo3::types::PyDict>>> {
+        let hooks: Vec<(u64, Arc<dyn GradHook>)> = match self.tensor().grad_fn() {
+            None => self.tensor().look_extra(|e| e.leaf_hooks.clone()).unwrap_or_default(),
             Some((n, nr)) if n.is_hooked() => {
-                n.with_hooks(|h| h.tensor.iter().filter(|(_, at, _)| *at == nr).map(|(i, _, _)| *i).collect())
+                n.with_hooks(|h| h.tensor.iter().filter(|(_, at, _)| *at == nr).map(|(i, _, h)| (*i, h.clone())).collect())
             }
             Some(_) => Vec::new(),
         };
-        (!ids.is_empty()).then_some(ids)
+        if hooks.is_empty() {
+            return Ok(None);
+        }
+        let found = pyo3::types::PyDict::new(py);
+        for (id, h) in &hooks {
+            let mut functions = Vec::new();
+            h.visit(&mut |at| functions.push(super::tensor::object_at(py, at)));
+            found.set_item(id, functions.into_iter().next())?;
+        }
+        Ok(Some(found))
     }
     /// Adds the gradients of this tensor (weighted by `gradient`) to the `.grad` of the leaves, or of `inputs` only.
     ///

@@ -42,6 +42,10 @@ pub fn current() -> Option<(usize, i32)> {
 }
 /// Gives back the reference that `current` gave.
 pub fn gone(code: usize) {
+    // SAFETY: may be asked at any time, also when the interpreter is gone.
+    if unsafe { ffi::PyGILState_Check() } == 0 {
+        return; // the thread or the process is ending: the object goes with the interpreter
+    }
     let py = attached();
     // SAFETY: `current` gave this address with a reference that nobody else gives back.
     drop(unsafe { Bound::from_owned_ptr(py, code as *mut ffi::PyObject) });

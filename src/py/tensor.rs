@@ -294,6 +294,11 @@ impl PyTensor {
         }
     }
 }
+/// The object at an address that a `visit` gave: its owner holds a reference.
+pub fn object_at(py: Python<'_>, at: usize) -> Py<PyAny> {
+    // SAFETY: `visit` implementations give addresses of objects that they own a reference to.
+    unsafe { Bound::from_borrowed_ptr(py, at as *mut ffi::PyObject).unbind() }
+}
 /// The interpreter, for code that runs attached without having been handed it (hooks called from the engine).
 #[inline]
 pub fn attached<'py>() -> Python<'py> {
