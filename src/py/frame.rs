@@ -42,8 +42,8 @@ pub fn current() -> Option<(usize, i32)> {
 }
 /// Gives back the reference that `current` gave.
 pub fn gone(code: usize) {
-    // SAFETY: may be asked at any time, also when the interpreter is gone.
-    if unsafe { ffi::PyGILState_Check() } == 0 {
+    // SAFETY: both may be asked at any time, also when the interpreter is gone.
+    if unsafe { ffi::Py_IsInitialized() == 0 || ffi::PyGILState_Check() == 0 } {
         return; // the thread or the process is ending: the object goes with the interpreter
     }
     let py = attached();
