@@ -1,6 +1,6 @@
 //! The pointwise kernels: one line each, on scalars. `T` is f32 or f64, `FMA` says whether fused multiply-add is one instruction.
 //!
-//!     Name [parameters](operands) => float version, ints integer version;
+//! `Name [parameters](operands) => float version, ints integer version;`
 //!
 //! Without `ints` an integer operand is promoted to the default float; `only ints` knows no floats. Integers and bools are computed in i64
 //! and wrap when stored. Truth values are 1 and 0 of the computing type: `pointwise::run_to(.., DType::Bool, ..)` stores them as bools.
