@@ -6,7 +6,6 @@ import pathlib
 import sys
 
 import pytest
-
 from stowgrad import _stubs
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
