@@ -36,8 +36,8 @@ fn no_file_names_a_higher_layer() {
             for (at, _) in code.match_indices("crate::") {
                 let rest = &code[at + "crate::".len()..];
                 let first: String = rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
-                let names: Vec<String> = if rest.starts_with('{') {
-                    rest[1..].split(',').map(|s| s.trim().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()).collect()
+                let names: Vec<String> = if let Some(list) = rest.strip_prefix('{') {
+                    list.split(',').map(|s| s.trim().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()).collect()
                 } else {
                     vec![first]
                 };
