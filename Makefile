@@ -39,7 +39,7 @@ lint: $(BIN)/.tools-test ## formatting, clippy, ruff, mypy; cheapest first
 	cargo fmt --check
 	cargo clippy --quiet --all-targets -- -D warnings
 	cargo clippy --quiet --features python --lib -- -D warnings
-	$(BIN)/mypy --strict python/stowgrad/_C.pyi
+	$(BIN)/mypy --strict --follow-imports=silent python/stowgrad/_C.pyi
 rust-test: ## the core without an interpreter
 	cargo test --quiet
 py-test: develop $(BIN)/.tools-test ## the Python tests, two at a time
