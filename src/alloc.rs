@@ -90,6 +90,12 @@ impl Account {
             self.flush(c as usize);
         }
     }
+    /// A storage of so many bytes came (1) or went (-1, bytes negative).
+    #[inline]
+    fn storage(&self, bytes: i64, n: i64) {
+        self.add(Category::Tensor, bytes);
+        self.add(Category::Storages, n);
+    }
     fn flush(&self, c: usize) {
         let before = GLOBAL.live[c].fetch_add(self.delta[c].get(), Relaxed);
         GLOBAL.peak[c].fetch_max(before + self.high[c].get(), Relaxed);
@@ -119,6 +125,15 @@ pub fn count(c: Category, bytes: i64) {
     if ACCOUNT.try_with(|a| a.add(c, bytes)).is_err() {
         let now = GLOBAL.live[c as usize].fetch_add(bytes, Relaxed) + bytes;
         GLOBAL.peak[c as usize].fetch_max(now, Relaxed);
+    }
+}
+
+/// Counts a storage that came (`n` 1) or went (-1, its bytes negative).
+#[inline]
+pub fn count_storage(bytes: i64, n: i64) {
+    if ACCOUNT.try_with(|a| a.storage(bytes, n)).is_err() {
+        count(Category::Tensor, bytes);
+        count(Category::Storages, n);
     }
 }
 
@@ -153,16 +168,35 @@ impl Block {
     /// A block of at least `bytes` bytes, recycled if there is one. Its content is unspecified but initialised.
     #[inline]
     pub fn new(bytes: usize) -> Result<Block> {
+        Self::made(bytes, false)
+    }
+    /// As `new`, for a storage of that many bytes, which is counted in the same look at the thread's account.
+    #[inline]
+    pub fn of_storage(bytes: usize) -> Result<Block> {
+        Self::made(bytes, true)
+    }
+    #[inline]
+    fn made(bytes: usize, counted: bool) -> Result<Block> {
         if bytes > isize::MAX as usize / 2 {
             return Err(Box::new(Error::Memory { bytes: bytes as u128 }));
         }
         let (class, size) = class_of(bytes);
         if class < SMALL_CLASSES
-            && let Ok(Some(ptr)) = ACCOUNT.try_with(|a| a.free.borrow_mut()[class].pop())
+            && let Ok(Some(ptr)) = ACCOUNT.try_with(|a| {
+                let ptr = a.free.borrow_mut()[class].pop()?;
+                if counted {
+                    a.storage(bytes as i64, 1);
+                }
+                Some(ptr)
+            })
         {
             return Ok(Block { ptr, class: class as u32 });
         }
-        Self::slow(class, size)
+        let block = Self::slow(class, size)?;
+        if counted {
+            count_storage(bytes as i64, 1);
+        }
+        Ok(block)
     }
     #[cold]
     fn slow(class: usize, size: usize) -> Result<Block> {

@@ -37,11 +37,14 @@ impl Array {
     /// Row-major, of unspecified content.
     #[inline]
     pub fn empty(shape: Dims, dtype: DType) -> Result<Array> {
-        Self::empty_strided(shape, shape.strides(), dtype)
+        let elements = if shape.len() <= 1 { shape.numel() } else { shape.checked_numel()? };
+        Self::made(elements, shape, shape.strides(), dtype)
+    }
+    pub fn empty_strided(shape: Dims, strides: Dims, dtype: DType) -> Result<Array> {
+        Self::made(shape.checked_numel()?.min(layout::span(&shape, &strides)), shape, strides, dtype)
     }
     #[inline]
-    pub fn empty_strided(shape: Dims, strides: Dims, dtype: DType) -> Result<Array> {
-        let elements = if shape.len() <= 1 { shape.numel() } else { shape.checked_numel()?.min(layout::span(&shape, &strides)) };
+    fn made(elements: usize, shape: Dims, strides: Dims, dtype: DType) -> Result<Array> {
         let Some(bytes) = elements.checked_mul(dtype.size()) else {
             return Err(Box::new(crate::error::Error::Memory { bytes: elements as u128 * dtype.size() as u128 }));
         };

@@ -60,7 +60,26 @@ struct Vertex<'a> {
     needed: bool,
     wanted: SmallVec<[(u32, u32); 1]>,
     grads: SmallVec<[Option<Tensor>; 1]>,
+    /// Where the numbers of the vertices that its edges lead to begin in `Numbered::targets`.
+    first: u32,
 }
+impl Vertex<'_> {
+    /// Does anybody want a gradient to come here?
+    fn asked(&self) -> bool {
+        self.needed || !self.wanted.is_empty()
+    }
+}
+/// What is reachable from the roots.
+struct Numbered<'a> {
+    graph: Vec<Vertex<'a>>,
+    /// For the edges of each vertex in turn, the vertex that they lead to, or `NOWHERE`.
+    targets: Vec<u32>,
+    /// The vertices, with those they lead to first.
+    order: Vec<u32>,
+    /// Numbers by address.
+    index: FxHashMap<usize, u32>,
+}
+const NOWHERE: u32 = u32::MAX;
 fn vertex_of(e: &Edge) -> Option<At<'_>> {
     match e {
         Edge::None => None,
@@ -85,9 +104,9 @@ pub fn run(r: Request) -> Result<Vec<Option<Tensor>>> {
     }
     let (edges, mut first): (Vec<Edge>, Vec<Option<Tensor>>) = starts.into_iter().map(|(e, g)| (e, Some(g))).unzip();
 
-    let (mut graph, order, index) = number(&edges);
+    let Numbered { mut graph, targets, order, index } = number(&edges);
     let index = Rc::new(index);
-    let needed = r.inputs.as_ref().map(|inputs| mark(&mut graph, &order, &index, inputs, r.accumulate));
+    let needed = r.inputs.as_ref().map(|inputs| mark(&mut graph, &targets, &order, &index, inputs, r.accumulate));
     let id = NEXT_TASK.fetch_add(1, Relaxed);
     let _running = Running::start(Task {
         id,
@@ -114,16 +133,8 @@ pub fn run(r: Request) -> Result<Vec<Option<Tensor>>> {
             ready.push((priority(&vertex.at), v));
         }
     }
-    let mut walk = Walk {
-        graph,
-        index: &index,
-        ready,
-        keep,
-        create: r.create_graph,
-        accumulate: r.accumulate,
-        keepers: &r.keepers,
-        results: &mut results,
-    };
+    let mut walk =
+        Walk { graph, targets, ready, keep, create: r.create_graph, accumulate: r.accumulate, keepers: &r.keepers, results: &mut results };
     walk.run()?;
     drop(walk);
     while let Some(f) = with_task(|t| if t.callbacks.is_empty() { None } else { Some(t.callbacks.remove(0)) }).flatten() {
@@ -167,50 +178,64 @@ fn priority(at: &At<'_>) -> u64 {
     }
 }
 
-/// Numbers everything reachable, counts the edges into each vertex, and gives the vertices with those they lead to first.
-fn number<'a>(roots: &'a [Edge]) -> (Vec<Vertex<'a>>, Vec<u32>, FxHashMap<usize, u32>) {
-    let mut graph: Vec<Vertex<'a>> = Vec::new();
-    let mut index: FxHashMap<usize, u32> = FxHashMap::default();
-    let mut order = Vec::new();
+/// Numbers everything reachable and counts the edges into each vertex.
+fn number(roots: &[Edge]) -> Numbered<'_> {
+    let mut all = Numbered { graph: Vec::new(), targets: Vec::new(), order: Vec::new(), index: FxHashMap::default() };
     let mut stack: Vec<(u32, u32)> = Vec::new();
-    // Counts one edge into the vertex; pushes it if it is new.
-    fn reach<'a>(at: At<'a>, graph: &mut Vec<Vertex<'a>>, index: &mut FxHashMap<usize, u32>, stack: &mut Vec<(u32, u32)>) {
-        let new = graph.len() as u32;
-        let v = *index.entry(at.address()).or_insert(new);
-        if v == new {
-            graph.push(Vertex { at, waits: 0, needed: true, wanted: SmallVec::new(), grads: SmallVec::new() });
-            stack.push((v, 0));
-        }
-        graph[v as usize].waits += 1;
-    }
     for root in roots {
         if let Some(at) = vertex_of(root) {
-            reach(at, &mut graph, &mut index, &mut stack);
+            all.reach(at, &mut stack);
         }
         while let Some((v, next)) = stack.last_mut() {
-            let (v, at) = (*v, graph[*v as usize].at);
+            let (v, k) = (*v, *next);
+            let Vertex { at, first, .. } = all.graph[v as usize];
             let edge = match at {
-                At::Node(n) => n.inputs.get(*next as usize).map(|i| &i.edge),
+                At::Node(n) => n.inputs.get(k as usize).map(|i| &i.edge),
                 At::Leaf(_) => None,
             };
             *next += 1;
             match edge {
                 None => {
                     stack.pop();
-                    order.push(v);
+                    all.order.push(v);
                 }
                 Some(e) => {
                     if let Some(at) = vertex_of(e) {
-                        reach(at, &mut graph, &mut index, &mut stack);
+                        let to = all.reach(at, &mut stack);
+                        all.targets[(first + k) as usize] = to;
                     }
                 }
             }
         }
     }
-    (graph, order, index)
+    all
+}
+impl<'a> Numbered<'a> {
+    /// Counts one edge into the vertex; pushes it on the stack if it is new.
+    fn reach(&mut self, at: At<'a>, stack: &mut Vec<(u32, u32)>) -> u32 {
+        let new = self.graph.len() as u32;
+        let v = *self.index.entry(at.address()).or_insert(new);
+        if v == new {
+            let first = self.targets.len();
+            if let At::Node(n) = at {
+                self.targets.resize(first + n.inputs.len(), NOWHERE);
+            }
+            self.graph.push(Vertex { at, waits: 0, needed: true, wanted: SmallVec::new(), grads: SmallVec::new(), first: first as u32 });
+            stack.push((v, 0));
+        }
+        self.graph[v as usize].waits += 1;
+        v
+    }
 }
 /// Marks what leads to the inputs, and what is asked of whom. Returns the addresses of what will run.
-fn mark(graph: &mut [Vertex<'_>], order: &[u32], index: &FxHashMap<usize, u32>, inputs: &[Edge], accumulate: bool) -> FxHashSet<usize> {
+fn mark(
+    graph: &mut [Vertex<'_>],
+    targets: &[u32],
+    order: &[u32],
+    index: &FxHashMap<usize, u32>,
+    inputs: &[Edge],
+    accumulate: bool,
+) -> FxHashSet<usize> {
     graph.iter_mut().for_each(|v| v.needed = false);
     for (i, e) in inputs.iter().enumerate() {
         let Some(&v) = vertex_of(e).and_then(|at| index.get(&at.address())) else { continue };
@@ -223,18 +248,17 @@ fn mark(graph: &mut [Vertex<'_>], order: &[u32], index: &FxHashMap<usize, u32>, 
         }
     }
     for &v in order {
-        let leads = match graph[v as usize].at {
-            At::Leaf(_) => graph[v as usize].needed || !graph[v as usize].wanted.is_empty(),
-            At::Node(n) => n.inputs.iter().any(|i| {
-                vertex_of(&i.edge).is_some_and(|at| {
-                    let w = &graph[index[&at.address()] as usize];
-                    w.needed || !w.wanted.is_empty()
-                })
-            }),
+        let vertex = &graph[v as usize];
+        let leads = match vertex.at {
+            At::Leaf(_) => vertex.asked(),
+            At::Node(n) => {
+                let to = &targets[vertex.first as usize..][..n.inputs.len()];
+                to.iter().any(|&w| w != NOWHERE && graph[w as usize].asked())
+            }
         };
         graph[v as usize].needed = leads;
     }
-    graph.iter().filter(|v| v.needed || !v.wanted.is_empty()).map(|v| v.at.address()).collect()
+    graph.iter().filter(|v| v.asked()).map(|v| v.at.address()).collect()
 }
 fn deliver(v: &mut Vertex<'_>, nr: u32, g: Tensor) -> Result<()> {
     let nr = nr as usize;
@@ -270,7 +294,7 @@ fn sum(old: Tensor, g: &Tensor) -> Result<Tensor> {
 
 struct Walk<'a, 'r> {
     graph: Vec<Vertex<'a>>,
-    index: &'r FxHashMap<usize, u32>,
+    targets: Vec<u32>,
     ready: BinaryHeap<(u64, u32)>,
     keep: bool,
     create: bool,
@@ -292,7 +316,7 @@ impl Walk<'_, '_> {
                 h.interrupted()?;
             }
             let vertex = &mut self.graph[v as usize];
-            let (at, needed) = (vertex.at, vertex.needed);
+            let (at, needed, first) = (vertex.at, vertex.needed, vertex.first);
             let grads = std::mem::take(&mut vertex.grads);
             let wanted = std::mem::take(&mut vertex.wanted);
             if !needed && wanted.is_empty() {
@@ -300,13 +324,16 @@ impl Walk<'_, '_> {
             }
             match at {
                 At::Leaf(h) => self.leaf(h.tensor(), grads.into_iter().next().flatten(), &wanted)?,
-                At::Node(n) => self.node(n, grads, needed, &wanted)?,
+                At::Node(n) => self.node(n, first as usize, grads, needed, &wanted)?,
             }
         }
         Ok(())
     }
     fn leaf(&mut self, t: &Tensor, g: Option<Tensor>, wanted: &[(u32, u32)]) -> Result<()> {
         let Some(mut g) = g else { return Ok(()) };
+        if wanted.is_empty() && self.accumulate && !t.has_extra() {
+            return accumulate(t, g, self.create);
+        }
         let hooks = t.look_extra(|e| (e.leaf_hooks.clone(), e.pre_hooks.clone(), e.node_hooks.clone(), e.after_hooks.clone()));
         let (on_grad, pre, post, after) = hooks.unwrap_or_default();
         for (_, h) in on_grad {
@@ -341,8 +368,17 @@ impl Walk<'_, '_> {
         }
         Ok(())
     }
-    fn node(&mut self, n: &Arc<Node>, mut grads: SmallVec<[Option<Tensor>; 1]>, needed: bool, wanted: &[(u32, u32)]) -> Result<()> {
-        grads.resize(n.outputs(), None);
+    fn node(
+        &mut self,
+        n: &Arc<Node>,
+        first: usize,
+        mut grads: SmallVec<[Option<Tensor>; 1]>,
+        needed: bool,
+        wanted: &[(u32, u32)],
+    ) -> Result<()> {
+        if grads.len() < n.outputs() {
+            grads.resize(n.outputs(), None);
+        }
         if n.is_hooked() {
             self.before(n, &mut grads)?;
         }
@@ -363,13 +399,8 @@ impl Walk<'_, '_> {
         let mut outs: SmallVec<[Option<Tensor>; 3]> = SmallVec::new();
         outs.resize(n.inputs.len(), None);
         let mut needs = 0u64;
-        for (i, input) in n.inputs.iter().enumerate().take(64) {
-            let wants = vertex_of(&input.edge).is_some_and(|at| {
-                self.index.get(&at.address()).is_some_and(|v| {
-                    let v = &self.graph[*v as usize];
-                    v.needed || !v.wanted.is_empty()
-                })
-            });
+        for (i, &to) in self.targets[first..][..n.inputs.len()].iter().enumerate().take(64) {
+            let wants = to != NOWHERE && self.graph[to as usize].asked();
             needs |= (wants as u64) << i;
         }
         if n.op.takes_undefined() || grads.iter().any(Option::is_some) {
@@ -383,8 +414,10 @@ impl Walk<'_, '_> {
         }
         drop(grads);
         for (i, (input, g)) in n.inputs.iter().zip(outs.iter_mut()).enumerate() {
-            let Some(at) = vertex_of(&input.edge) else { continue };
-            let v = self.index[&at.address()];
+            let v = self.targets[first + i];
+            if v == NOWHERE {
+                continue;
+            }
             if let Some(g) = g.take() {
                 let g = fit(n, i, g)?;
                 let nr = if let Edge::Node(_, nr) = &input.edge { *nr } else { 0 };
@@ -591,7 +624,7 @@ static ACCUMULATE: crate::tape::Info = crate::tape::Info {
     nondiff: 0,
     saves: &[],
     order: &[],
-    uses: &[],
+    uses: crate::tape::Uses::NONE,
     every: false,
     view: false,
     state: 0,

@@ -67,6 +67,15 @@ impl FromIterator<usize> for Dims {
     }
 }
 impl Dims {
+    /// What `f` makes of a list of at most four, without a loop over an iterator.
+    #[inline]
+    fn short<T: Copy>(s: &[T], f: impl Fn(T) -> usize) -> Option<Self> {
+        let mut d = [0; 4];
+        for (d, s) in d.get_mut(..s.len())?.iter_mut().zip(s) {
+            *d = f(*s);
+        }
+        Some(Dims::Short { len: s.len() as u8, d })
+    }
     #[inline]
     pub fn of(s: &[usize]) -> Self {
         if s.len() <= 4 {
@@ -151,6 +160,9 @@ pub fn is_contiguous(shape: &[usize], strides: &[usize]) -> bool {
 }
 /// Whether the elements fill a span of memory without gap or overlap, in some order of the axes.
 pub fn is_dense(shape: &[usize], strides: &[usize]) -> bool {
+    if is_contiguous(shape, strides) {
+        return true;
+    }
     let mut axes: Vec<usize> = (0..shape.len()).filter(|&i| shape[i] != 1).collect();
     axes.sort_by_key(|&i| strides[i]);
     let mut step = 1;
@@ -162,7 +174,7 @@ pub fn is_dense(shape: &[usize], strides: &[usize]) -> bool {
 }
 /// Whether two different indices may name one element.
 pub fn may_overlap(shape: &[usize], strides: &[usize]) -> bool {
-    if shape.contains(&0) {
+    if is_contiguous(shape, strides) || shape.contains(&0) {
         return false;
     }
     let mut axes: Vec<usize> = (0..shape.len()).filter(|&i| shape[i] != 1).collect();
@@ -255,6 +267,9 @@ pub fn infer_size(op: &'static str, size: &[i64], numel: usize) -> Result<Dims> 
         None if known != numel => return Err(wrong()),
         None => 0,
     };
+    if let Some(d) = Dims::short(size, |v| if v == -1 { fill } else { v as usize }) {
+        return Ok(d);
+    }
     Ok(size.iter().map(|&v| if v == -1 { fill } else { v as usize }).collect())
 }
 /// A shape given by a user, all lengths known.

@@ -22,3 +22,8 @@ pub mod engine;
 // L7
 #[cfg(feature = "python")]
 pub mod py;
+
+/// Nodes, tensors and slots are many and small; the system's allocator takes three times as long for them.
+#[cfg(feature = "python")]
+#[global_allocator]
+static SMALL_OBJECTS: mimalloc::MiMalloc = mimalloc::MiMalloc;

@@ -4,7 +4,7 @@
 //! Invariant: the bytes stay at one address for the storage's life. They are lent as typed slices by `array` alone, for the length of
 //! one kernel call; callers are serialised (the tape runs attached to the interpreter, kernels call no Python).
 #![allow(unsafe_code)]
-use crate::alloc::{Block, Category, count};
+use crate::alloc::{Block, Category, count, count_storage};
 use crate::error::Result;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
@@ -54,16 +54,15 @@ pub struct Storage {
 impl Storage {
     #[inline]
     pub fn new(size: usize, born: u32) -> Result<Arc<Storage>> {
-        Ok(Self::make(Bytes::Ours(Block::new(size)?), size, born))
+        Ok(Self::make(Bytes::Ours(Block::of_storage(size)?), size, born))
     }
     pub fn foreign(f: Box<dyn Foreign>, born: u32) -> Arc<Storage> {
         let size = f.bytes();
+        count_storage(size as i64, 1);
         Self::make(Bytes::Theirs(f), size, born)
     }
     #[inline]
     fn make(bytes: Bytes, size: usize, born: u32) -> Arc<Storage> {
-        count(Category::Tensor, size as i64);
-        count(Category::Storages, 1);
         Arc::new(Storage {
             bytes,
             size,
@@ -160,7 +159,6 @@ impl Storage {
 impl Drop for Storage {
     #[inline]
     fn drop(&mut self) {
-        count(Category::Tensor, -(self.size as i64));
-        count(Category::Storages, -1);
+        count_storage(-(self.size as i64), -1);
     }
 }

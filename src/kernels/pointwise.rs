@@ -18,7 +18,7 @@ use super::nest::{Form, Nest, Place};
 use super::simd::simd;
 use super::table::{self, Kernel};
 use crate::alloc::Scratch;
-use crate::array::Array;
+use crate::array::{Array, Fresh};
 use crate::dtype::{Cast, Compute as Kind, DType, Element, Scalar, for_dtype, promote};
 use crate::error::{Error, Result, bail};
 use crate::layout::{self, Dims, broadcast, expand};
@@ -174,6 +174,11 @@ fn into<const N: usize>(out: Out<'_>, op: &'static str, compute: DType, dtype: D
     if compute.is_float() && !k.has_floats() {
         return Err(Box::new(Error::Unsupported { op, dtype: compute }));
     }
+    if compute == dtype
+        && let Some(to) = plain(out, dtype, k, x)?
+    {
+        return Ok(to);
+    }
     let mut shape = x[0].shape;
     for a in &x[1..] {
         if !a.shape.is_empty() {
@@ -214,6 +219,41 @@ fn into<const N: usize>(out: Out<'_>, op: &'static str, compute: DType, dtype: D
         },
     }
     Ok(to)
+}
+/// The shortest way: row-major operands of one shape, of the type that is computed and wanted.
+#[inline]
+fn plain<const N: usize>(out: Out<'_>, dtype: DType, k: &dyn Kernel<N>, x: [&Array; N]) -> Result<Option<Array>> {
+    let first = x[0];
+    let like = |a: &Array| a.dtype == dtype && a.shape == first.shape && a.strides == first.strides;
+    let n = first.numel();
+    if !matches!(dtype, DType::Float32 | DType::Float64)
+        || first.dtype != dtype
+        || !x[1..].iter().all(|a| like(a))
+        || !first.is_contiguous()
+        || n == 0
+        || n * dtype.size() >= STREAM
+    {
+        return Ok(None);
+    }
+    if let Some(o) = out.0 {
+        if n > BRIEF || !like(o) || !x.iter().all(|a| !a.shares(o) || a.offset == o.offset) {
+            return Ok(None);
+        }
+        let call = Call { to: o, n, k, x, lies: [Lie::Flat; N] };
+        if dtype == DType::Float32 {
+            call.brief::<f32>()
+        } else {
+            call.brief::<f64>()
+        }
+        return Ok(Some(o.clone()));
+    }
+    let mut to = Fresh::new(first.shape, dtype)?;
+    if dtype == DType::Float32 {
+        k.f32(x.map(|a| a.read(a.offset, n)), to.slice_mut());
+    } else {
+        k.f64(x.map(|a| a.read(a.offset, n)), to.slice_mut());
+    }
+    Ok(Some(to.done()))
 }
 /// Strides of a fresh result: axes in the order in which the operands have them in memory, torch's rule. The first operand in which two
 /// axes differ decides; broadcast axes have no say.

@@ -42,7 +42,7 @@ static INDEX: Info = Info {
     schema: "index.Tensor",
     inputs: &["self", "indices"],
     saves: &slots(1),
-    uses: &[(0, &ORDER)],
+    uses: crate::tape::Uses::of(&[(0, &ORDER)]),
     ..LISTED
 };
 static INDEX_PUT: Info = Info {
@@ -51,7 +51,7 @@ static INDEX_PUT: Info = Info {
     schema: "index_put",
     inputs: &["self", "values", "indices"],
     saves: &slots(2),
-    uses: &[(0, &ORDER), (1, &ORDER)],
+    uses: crate::tape::Uses::of(&[(0, &ORDER), (1, &ORDER)]),
     ..LISTED
 };
 /// What both have in common.
@@ -65,7 +65,7 @@ const LISTED: Info = Info {
     nondiff: 0,
     saves: &[],
     order: &ORDER,
-    uses: &[],
+    uses: crate::tape::Uses::NONE,
     every: false,
     view: false,
     state: 0,

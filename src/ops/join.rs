@@ -19,7 +19,7 @@ macro_rules! list_info {
             nondiff: 0,
             saves: &[],
             order: &[],
-            uses: &[],
+            uses: crate::tape::Uses::NONE,
             every: true,
             view: false,
             state: 0,

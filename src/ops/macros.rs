@@ -106,7 +106,7 @@ macro_rules! op_info {
         pub static INFO: $crate::tape::Info = $crate::tape::Info {
             node: stringify!($node), op: stringify!($name), schema: $crate::ops::macros::schema_name!($name $($schema)?),
             inputs: INPUTS, outputs: OUTPUTS, visible: $visible, nondiff: $nondiff, saves: SAVES, order: &ORDER,
-            uses: &[$((Input::$arm as u8, &[$(Slot::$use as u8),*])),*],
+            uses: $crate::tape::Uses::of(&[$((Input::$arm as u8, &[$(Slot::$use as u8),*])),*]),
             every: false, view: $view, state: 0 $(| 1 << Input::$state as u32)*, views: &$crate::ops::views::VIEWS,
         };
     };

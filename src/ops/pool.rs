@@ -61,8 +61,17 @@ fn pool_axes(op: &str, x: &Dims, n: usize, kernel: &Ints, stride: &Ints, padding
 fn looks(axes: &[Axis; 3]) -> [Looks; 3] {
     [0, 1, 2].map(|i| Looks::windows(&axes[i]))
 }
-/// `g` of values that were picked from planes of the last `n` axes of a tensor of this shape, put back where they came from.
-fn unpicked(g: &Tensor, indices: &Tensor, shape: &Dims, n: usize) -> Result<Tensor> {
+op! {
+    /// Zeros like `self` that depend on it, with the derivative zero.
+    ZerosBackward0 = fn dependent_zeros(self_);
+    on [private];
+    forward(_out) Array::zeros(self_.shape, self_.dtype);
+    grad(g, cx) { self_ uses [] => zeros_of(g) }
+}
+/// `g` of values that were picked from planes of the last `n` axes of `x`, put back where they came from. As in torch it depends on `x`,
+/// whose own part in it has the derivative zero.
+fn unpicked(g: &Tensor, indices: &Tensor, x: &Tensor, n: usize) -> Result<Tensor> {
+    let shape = &x.shape();
     let lead = shape.len() - n;
     let flat = |s: &Dims| {
         Sizes::of(&s.with(|s| {
@@ -72,7 +81,7 @@ fn unpicked(g: &Tensor, indices: &Tensor, shape: &Dims, n: usize) -> Result<Tens
         }))
     };
     let (g, at) = (reshape(g, flat(&g.shape()))?, reshape(indices, flat(&indices.shape()))?);
-    let zeros = zeros(flat(shape).iter().map(|&v| v as usize).collect(), g.dtype())?;
+    let zeros = reshape(&to_dtype(&dependent_zeros(x)?, g.dtype())?, flat(shape))?;
     view(&scatter_add(&zeros, &at, &g, -1)?, Sizes::of(shape))
 }
 macro_rules! max_pools { ($($n:literal $name:ident $node:ident;)*) => { $(op_many! {
@@ -86,8 +95,8 @@ macro_rules! max_pools { ($($n:literal $name:ident $node:ident;)*) => { $(op_man
     };
     saves [self_, result1];
     grad(g, cx) { self_ uses [self_, result1] => {
-        let (Some(g), Some(indices), Some(_)) = (&g[0], result1, self_) else { return Ok(()) };
-        unpicked(g, indices, &cx.shape(0), $n).map(Some)
+        let (Some(g), Some(indices), Some(x)) = (&g[0], result1, self_) else { return Ok(()) };
+        unpicked(g, indices, x, $n).map(Some)
     } }
 })* } }
 max_pools! {
@@ -111,8 +120,8 @@ macro_rules! adaptive_max_pools { ($($n:literal $name:ident $node:ident;)*) => {
     };
     saves [self_, result1];
     grad(g, cx) { self_ uses [self_, result1] => {
-        let (Some(g), Some(indices), Some(_)) = (&g[0], result1, self_) else { return Ok(()) };
-        unpicked(g, indices, &cx.shape(0), $n).map(Some)
+        let (Some(g), Some(indices), Some(x)) = (&g[0], result1, self_) else { return Ok(()) };
+        unpicked(g, indices, x, $n).map(Some)
     } }
 })* } }
 adaptive_max_pools! {

@@ -45,7 +45,7 @@ macro_rules! plain_info {
             nondiff: 0,
             saves: &[],
             order: &[],
-            uses: &[(0, &[])],
+            uses: crate::tape::Uses::of(&[(0, &[])]),
             every: false,
             view: $view,
             state: 0,

@@ -1,6 +1,6 @@
 //! How a Python value becomes a typed Rust argument, and what each type is called in messages and stubs. A new argument type: one impl here.
 #![allow(clippy::redundant_closure, reason = "the closures are generic over the lifetime of the value, the paths are not")]
-use super::call::{Look, Values};
+use super::call::{Look, Values, exact_number};
 use super::dtype::{PyDType, PyDevice, PyLayout, PyMemoryFormat};
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, err};
@@ -117,14 +117,18 @@ fn numpy_scalar(v: Borrowed<'_, '_, PyAny>) -> Result<Option<Scalar>, Refused> {
     })
 }
 /// An integer: `int` (not `bool`), a numpy integer, a 0-d integer tensor.
+#[inline]
 fn integer(v: Borrowed<'_, '_, PyAny>) -> Result<i64, Refused> {
-    if v.is_instance_of::<PyInt>() {
-        return if v.is_instance_of::<PyBool>() { Err(Refused::Type) } else { int_of(v) };
+    if let Some(Scalar::Int(i)) = exact_number(v) {
+        return Ok(i);
     }
     integer_like(v)
 }
 #[cold]
 fn integer_like(v: Borrowed<'_, '_, PyAny>) -> Result<i64, Refused> {
+    if v.is_instance_of::<PyInt>() {
+        return if v.is_instance_of::<PyBool>() { Err(Refused::Type) } else { int_of(v) };
+    }
     if let Ok(t) = v.cast::<super::PyTensor>() {
         let t = t.get().tensor();
         return match t.look(|a| (a.numel() == 1 && a.ndim() == 0 && !a.dtype.is_float()).then(|| a.item())) {
@@ -218,7 +222,11 @@ impl<'py> FromArg<'py> for Sizes {
         if v.len() == 1 {
             return integer(v.one()).map(|i| Sizes(SmallVec::from_slice(&[i])));
         }
-        v.iter().enumerate().map(|(i, x)| integer(x).map_err(|e| at(e, i, &x.to_owned()))).collect::<Result<_, _>>().map(Sizes)
+        let mut sizes = SmallVec::new();
+        for (i, x) in v.iter().enumerate() {
+            sizes.push(integer(x).map_err(|e| at(e, i, &x.to_owned()))?);
+        }
+        Ok(Sizes(sizes))
     }
 }
 impl<'py> FromArg<'py> for DType {

@@ -394,7 +394,7 @@ impl PyTensor {
                 from.as_strided(shape, strides, storage_offset)?
             }
         };
-        before_write(t, &old, "set_")?;
+        before_write(&old, "set_")?;
         let new = new.counted_as(&old);
         new.bump();
         drop(t.replace_array(new));
@@ -426,7 +426,7 @@ impl PyTensor {
             }
             new.counted_as(&old)
         };
-        before_write(t, &old, "resize_")?;
+        before_write(&old, "resize_")?;
         new.bump();
         drop(t.replace_array(new));
         Ok(slf)

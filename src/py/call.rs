@@ -258,10 +258,10 @@ fn refused(e: Refused, i: usize) -> Fail {
         Refused::Error(e) => Fail::Op(e),
     }
 }
-/// Gives each value its parameter. Returns the slots and the value of `out=`.
+/// Gives each value its parameter, in `a`, which is empty. Returns the value of `out=`.
 #[inline]
-fn bind<'py>(e: &'static Entry, style: Style, g: &'py Given<'py>, how: Taking) -> Result<(Args<'py>, Option<Values<'py>>), Fail> {
-    let mut a = Args { py: g.py, slots: [std::ptr::null(); MOST], many: (u32::MAX, 1), how };
+fn bind<'py>(e: &'static Entry, style: Style, g: &'py Given<'py>, a: &mut Args<'py>) -> Result<Option<Values<'py>>, Fail> {
+    let how = a.how;
     let (mut i, mut out) = (0, None);
     if !g.this.is_null() {
         a.slots[0] = &raw const g.this;
@@ -300,7 +300,7 @@ fn bind<'py>(e: &'static Entry, style: Style, g: &'py Given<'py>, how: Taking) -
             return Err(Fail::Missing);
         }
     }
-    Ok((a, out))
+    Ok(out)
 }
 /// What a call gave: an object that was given (the target of an in-place op, `out=`), or a result.
 pub enum Answer<'py> {
@@ -310,8 +310,8 @@ pub enum Answer<'py> {
 }
 #[inline]
 fn attempt<'py>(e: &'static Entry, style: Style, g: &'py Given<'py>, how: Taking) -> Result<Answer<'py>, Fail> {
-    let (args, out) = bind(e, style, g, how)?;
-    if let Some(out) = out {
+    let mut args = Args { py: g.py, slots: [std::ptr::null(); MOST], many: (u32::MAX, 1), how };
+    if let Some(out) = bind(e, style, g, &mut args)? {
         return into_out(e, &args, out);
     }
     if style.in_place() {
@@ -360,7 +360,7 @@ static COPIED: Info = Info {
     nondiff: 1,
     saves: &[],
     order: &[],
-    uses: &[],
+    uses: crate::tape::Uses::NONE,
     every: false,
     view: false,
     state: 0,

@@ -223,7 +223,7 @@ static CUSTOM: Info = Info {
     nondiff: 0,
     saves: &[],
     order: &[],
-    uses: &[],
+    uses: crate::tape::Uses::NONE,
     every: true,
     view: false,
     state: 0,
@@ -427,7 +427,11 @@ fn finish<'py>(
     let node_inputs = tensors
         .iter()
         .zip(&arrays)
-        .map(|(t, a)| Node::input(if t.requires_grad() { t.edge() } else { Edge::None }, a, &metas[0]))
+        .map(|(t, a)| {
+            let mut input = crate::tape::node::Input::along(if t.requires_grad() { t.edge() } else { Edge::None });
+            input.looks(a, &metas[0]);
+            input
+        })
         .collect();
     let op = Box::new(Custom { ctx: ctx.clone().unbind(), name: name.clone(), inputs, nondiff: mask });
     let n = Node::new(mode::next_seq(), op, node_inputs, &metas, Slots::default(), super::hooks::line());

@@ -2,6 +2,7 @@
 use super::keeper::Keeper;
 use super::tensor::{PyTensor, attached, wrap};
 use crate::error::{Result, bail, err};
+use crate::stow::host::HostMemory;
 use crate::tape::saved::Counted;
 use crate::tape::tensor::WeakTensor;
 use crate::tape::{GradHook, Host, Line, Node, NodeHook, Pack, PreHook, Saving, Stow, Stowed, Tensor, mode};
@@ -280,6 +281,15 @@ fn _push_saved_tensors_default_hooks(pack_hook: &Bound<'_, PyAny>, unpack_hook: 
     mode::push_pack(pair(pack_hook, unpack_hook)?);
     Ok(())
 }
+/// As `_push_saved_tensors_default_hooks` with a pair that moves values to host memory and back.
+#[pyfunction]
+fn _push_host_memory() -> PyResult<()> {
+    if let Some(m) = mode::hooks_disabled() {
+        return Err(PyRuntimeError::new_err(m.to_string()));
+    }
+    mode::push_pack(Arc::new(HostMemory));
+    Ok(())
+}
 #[pyfunction]
 fn _pop_saved_tensors_default_hooks() -> PyResult<()> {
     match mode::pop_pack() {
@@ -293,7 +303,7 @@ fn _pop_saved_tensors_default_hooks() -> PyResult<()> {
 #[pyfunction]
 #[pyo3(signature = (error_message, fail_if_non_empty = true))]
 fn _saved_tensors_hooks_disable(error_message: &str, fail_if_non_empty: bool) -> PyResult<()> {
-    if fail_if_non_empty && mode::has_pack() {
+    if fail_if_non_empty && mode::pack_depth() > 0 {
         return Err(PyRuntimeError::new_err(error_message.to_owned()));
     }
     drop(mode::set_hooks_disabled(Some(error_message.into())));
@@ -316,6 +326,7 @@ pub fn install(m: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = m.py();
     let room = PyModule::new(py, "_autograd")?;
     room.add_function(wrap_pyfunction!(_push_saved_tensors_default_hooks, &room)?)?;
+    room.add_function(wrap_pyfunction!(_push_host_memory, &room)?)?;
     room.add_function(wrap_pyfunction!(_pop_saved_tensors_default_hooks, &room)?)?;
     room.add_function(wrap_pyfunction!(_saved_tensors_hooks_disable, &room)?)?;
     room.add_function(wrap_pyfunction!(_saved_tensors_hooks_enable, &room)?)?;

@@ -11,7 +11,7 @@ pub mod tensor;
 
 pub use hooks::{GradHook, Host, Line, NodeHook, PreHook, host, set_host};
 pub use mode::{enable_grad, grad_enabled, no_grad, with_grad};
-pub use node::{Attr, Backward, Cx, Edge, Info, IntoAttr, Node, Source};
+pub use node::{Attr, Backward, Cx, Edge, Info, IntoAttr, Node, Source, Uses};
 pub use random::RandomSource;
 pub use record::{Arrays, Forward, Forwards, How, record, record_many};
 pub use saved::{Keeper, Pack, Saving, Stow, Stowed};

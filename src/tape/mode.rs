@@ -6,39 +6,89 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 pub struct Thread {
-    grad: Cell<bool>,
-    inference: Cell<bool>,
+    now: Cell<Now>,
     seq: Cell<u64>,
-    /// Number of policies on the stack: the usual 0 is seen without a borrow.
     depth: Cell<u32>,
     packs: RefCell<Vec<Arc<dyn Pack>>>,
     disabled: RefCell<Option<Arc<str>>>,
-    /// A checkpointed region is running again.
-    recomputing: Cell<bool>,
-    /// Dispatch modes active on this thread.
-    modes: Cell<u32>,
+}
+impl Thread {
+    fn set_depth(&self, n: usize) {
+        self.depth.set(n as u32);
+        let old = self.now.get().0;
+        self.now.set(Now(if n == 0 { old & !Now::PACK } else { old | Now::PACK }));
+    }
 }
 thread_local! {
     static THREAD: Thread = const { Thread {
-        grad: Cell::new(true), inference: Cell::new(false), seq: Cell::new(0), depth: Cell::new(0), packs: RefCell::new(Vec::new()),
-        disabled: RefCell::new(None), modes: Cell::new(0), recomputing: Cell::new(false),
+        now: Cell::new(Now(Now::GRAD)), seq: Cell::new(0), depth: Cell::new(0), packs: RefCell::new(Vec::new()), disabled: RefCell::new(None),
     } };
+}
+/// What an op must know of its thread, read in one look.
+#[derive(Clone, Copy)]
+pub struct Now(u8);
+impl Now {
+    const GRAD: u8 = 1;
+    const INFERENCE: u8 = 2;
+    /// A policy takes saved values.
+    const PACK: u8 = 4;
+    /// A dispatch mode is active.
+    const DISPATCH: u8 = 8;
+    /// An open frame notes what is read.
+    const READ: u8 = 16;
+    /// A checkpointed region is running again.
+    const RECOMPUTING: u8 = 32;
+
+    #[inline]
+    fn has(self, bit: u8) -> bool {
+        self.0 & bit != 0
+    }
+    /// Are operations recorded? Never in inference mode.
+    #[inline]
+    pub fn grad_enabled(self) -> bool {
+        self.0 & (Now::GRAD | Now::INFERENCE) == Now::GRAD
+    }
+    #[inline]
+    pub fn dispatching(self) -> bool {
+        self.has(Now::DISPATCH)
+    }
+    #[inline]
+    pub fn reading(self) -> bool {
+        self.has(Now::READ)
+    }
+    /// May user code run, or a policy look, while an op is recorded?
+    #[inline]
+    pub fn watched(self) -> bool {
+        self.has(Now::PACK | Now::READ)
+    }
+}
+#[inline]
+pub fn now() -> Now {
+    THREAD.with(|t| t.now.get())
+}
+/// Sets a bit, returns what it was.
+fn set(bit: u8, on: bool) -> bool {
+    THREAD.with(|t| {
+        let old = t.now.get();
+        t.now.set(Now(if on { old.0 | bit } else { old.0 & !bit }));
+        old.has(bit)
+    })
 }
 /// Are operations recorded? Never in inference mode.
 #[inline]
 pub fn grad_enabled() -> bool {
-    THREAD.with(|t| t.grad.get() && !t.inference.get())
+    now().grad_enabled()
 }
 /// Sets grad mode, returns what it was.
 pub fn set_grad_enabled(on: bool) -> bool {
-    THREAD.with(|t| t.grad.replace(on))
+    set(Now::GRAD, on)
 }
 #[inline]
 pub fn inference() -> bool {
-    THREAD.with(|t| t.inference.get())
+    now().has(Now::INFERENCE)
 }
 pub fn set_inference(on: bool) -> bool {
-    THREAD.with(|t| t.inference.replace(on))
+    set(Now::INFERENCE, on)
 }
 /// Grad mode for a scope; put back also when it is left by an error.
 pub struct GradGuard(bool);
@@ -75,20 +125,18 @@ pub fn peek_seq() -> u64 {
 pub fn pack() -> Option<Arc<dyn Pack>> {
     THREAD.with(|t| if t.depth.get() == 0 { None } else { t.packs.borrow().last().cloned() })
 }
-pub fn has_pack() -> bool {
-    THREAD.with(|t| t.depth.get() != 0)
-}
 pub fn push_pack(p: Arc<dyn Pack>) {
     THREAD.with(|t| {
         t.packs.borrow_mut().push(p);
-        t.depth.set(t.depth.get() + 1);
+        t.set_depth(t.depth.get() as usize + 1);
     })
 }
 /// Takes the innermost policy off; the caller drops it.
 pub fn pop_pack() -> Option<Arc<dyn Pack>> {
     THREAD.with(|t| {
         let p = t.packs.borrow_mut().pop();
-        t.depth.set(t.packs.borrow().len() as u32);
+        let left = t.packs.borrow().len();
+        t.set_depth(left);
         p
     })
 }
@@ -98,7 +146,7 @@ pub fn pack_depth() -> usize {
 /// Takes the whole stack away for a while (a recomputation starts as if no policy were open).
 pub fn swap_packs(new: Vec<Arc<dyn Pack>>) -> Vec<Arc<dyn Pack>> {
     THREAD.with(|t| {
-        t.depth.set(new.len() as u32);
+        t.set_depth(new.len());
         std::mem::replace(&mut *t.packs.borrow_mut(), new)
     })
 }
@@ -115,17 +163,21 @@ pub fn set_hooks_disabled(message: Option<Arc<str>>) -> Option<Arc<str>> {
 }
 /// Is a checkpointed region being run again? Declared state (running statistics) must not move then.
 pub fn recomputing() -> bool {
-    THREAD.with(|t| t.recomputing.get())
+    now().has(Now::RECOMPUTING)
 }
 pub fn set_recomputing(on: bool) -> bool {
-    THREAD.with(|t| t.recomputing.replace(on))
+    set(Now::RECOMPUTING, on)
 }
+/// Is a dispatch mode active?
 #[inline]
 pub fn dispatching() -> bool {
-    THREAD.with(|t| t.modes.get() != 0)
+    now().dispatching()
 }
 pub fn set_dispatching(n: u32) {
-    THREAD.with(|t| t.modes.set(n))
+    set(Now::DISPATCH, n != 0);
+}
+pub fn set_reading(on: bool) {
+    set(Now::READ, on);
 }
 
 static ANOMALY: AtomicBool = AtomicBool::new(false);

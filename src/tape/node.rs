@@ -31,8 +31,7 @@ pub struct Info {
     pub saves: &'static [(&'static str, Source)],
     /// The order in which slots are packed: torch's (inputs by name, then outputs).
     pub order: &'static [u8],
-    /// For each input with a derivative, the slots that its formula reads.
-    pub uses: &'static [(u8, &'static [u8])],
+    pub uses: Uses,
     /// The inputs are a list, each of which has a derivative that reads no slot (`cat`).
     pub every: bool,
     /// The output is a view of the first input.
@@ -40,6 +39,43 @@ pub struct Info {
     /// Inputs that an op declares as state (running statistics): read, perhaps written, never differentiated.
     pub state: u32,
     pub views: &'static dyn Views,
+}
+impl Info {
+    pub fn differentiable(&self, output: u32) -> bool {
+        self.nondiff >> output.min(31) & 1 == 0
+    }
+}
+/// Which inputs have a derivative, and which slots their formulas read.
+pub struct Uses {
+    /// Bit i: input i has a derivative.
+    pub inputs: u16,
+    /// For each slot the inputs, as bits, whose formulas read it.
+    readers: [u16; Uses::SLOTS],
+}
+impl Uses {
+    pub const SLOTS: usize = 64;
+    pub const NONE: Uses = Uses::of(&[]);
+    /// From the inputs with a derivative, each with the slots that its formula reads.
+    pub const fn of(list: &[(u8, &[u8])]) -> Uses {
+        let mut u = Uses { inputs: 0, readers: [0; Uses::SLOTS] };
+        let mut i = 0;
+        while i < list.len() {
+            let (input, slots) = list[i];
+            u.inputs |= 1 << input;
+            let mut k = 0;
+            while k < slots.len() {
+                u.readers[slots[k] as usize] |= 1 << input;
+                k += 1;
+            }
+            i += 1;
+        }
+        u
+    }
+    /// Does the formula of one of the inputs `graded` (bits) read the slot?
+    #[inline]
+    pub fn reads(&self, slot: u8, graded: u64) -> bool {
+        self.readers[slot as usize] as u64 & graded != 0
+    }
 }
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Source {
@@ -194,6 +230,21 @@ pub struct Input {
     /// What the input looks like, where it differs from the first output.
     meta: Option<Box<Meta>>,
 }
+pub type Inputs = SmallVec<[Input; 2]>;
+impl Input {
+    /// The input of a node whose first output is not known yet.
+    #[inline]
+    pub fn along(edge: Edge) -> Input {
+        Input { edge, meta: None }
+    }
+    /// Notes what it looks like, now that the first output is known.
+    #[inline]
+    pub fn looks(&mut self, like: &Array, first: &Meta) {
+        if like.dtype != first.dtype || like.shape != first.shape {
+            self.meta = Some(Box::new(Meta::of(like)));
+        }
+    }
+}
 #[derive(Default)]
 pub struct NodeHooks {
     /// On the gradient of one output.
@@ -283,18 +334,9 @@ impl Node {
         }
         node
     }
-    /// The input of a node to be made whose first output looks like `first`.
-    #[inline]
-    pub fn input(edge: Edge, like: &Array, first: &Meta) -> Input {
-        let differs = like.dtype != first.dtype || like.shape != first.shape;
-        Input { edge, meta: differs.then(|| Box::new(Meta::of(like))) }
-    }
-    /// As `input`, for something known by its looks alone.
+    /// An input known by its looks, of a node whose first output looks like `first`.
     pub fn input_like(edge: Edge, like: &Meta, first: &Meta) -> Input {
         Input { edge, meta: (like != first).then(|| Box::new(*like)) }
-    }
-    pub fn no_input() -> Input {
-        Input { edge: Edge::None, meta: None }
     }
     pub fn info(&self) -> &'static Info {
         self.op.info()

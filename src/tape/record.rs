@@ -5,15 +5,15 @@
 //! packed before the kernel runs (a recomputation may stop there, and an in-place op packs a copy of what it overwrites), watchers hear
 //! of a write before it, outputs are packed after.
 use super::mode;
-use super::node::{Backward, Edge, Info, Input, Meta, Node, Source};
-use super::saved::{Origin, Pack, Slots, Value, here, save};
+use super::node::{Backward, Edge, Info, Input, Inputs, Meta, Node, Source};
+use super::saved::{Origin, Pack, Slots, Value, here, keep, save};
 use super::tensor::{Tensor, ViewKind};
 use crate::array::Array;
-use crate::dtype::DType;
 use crate::error::{Error, Result, bail};
 use crate::kernels::{Out, pointwise};
 use crate::layout::Geometry;
 use smallvec::{SmallVec, smallvec};
+use std::cell::Cell;
 use std::sync::Arc;
 
 /// Where the result goes.
@@ -52,11 +52,10 @@ pub trait Reads {
 }
 thread_local! {
     static READERS: std::cell::RefCell<Vec<Arc<dyn Reads>>> = const { std::cell::RefCell::new(Vec::new()) };
-    static READING: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 pub fn push_reads(r: Arc<dyn Reads>) {
     READERS.with(|x| x.borrow_mut().push(r));
-    READING.set(true);
+    mode::set_reading(true);
 }
 /// Takes the innermost reader off; the caller drops it.
 pub fn pop_reads() -> Option<Arc<dyn Reads>> {
@@ -64,11 +63,11 @@ pub fn pop_reads() -> Option<Arc<dyn Reads>> {
         let mut x = x.borrow_mut();
         (x.pop(), x.len())
     });
-    READING.set(left > 0);
+    mode::set_reading(left > 0);
     r
 }
 pub fn swap_reads(new: Vec<Arc<dyn Reads>>) -> Vec<Arc<dyn Reads>> {
-    READING.set(!new.is_empty());
+    mode::set_reading(!new.is_empty());
     READERS.with(|x| std::mem::replace(&mut *x.borrow_mut(), new))
 }
 /// Tells the open frames what a recorded op reads: not the target of an in-place op, not declared state, not numbers.
@@ -102,29 +101,26 @@ impl Lent {
 /// kernels and keep arrays, but must not touch the tensors' arrays, run user code, or drop a tensor. A lock that is taken (another
 /// thread's) makes it clone, so two threads never wait for each other.
 #[inline]
-fn lend<R>(inputs: Operands<'_>, f: impl FnOnce(Arrays<'_>) -> R) -> R {
-    const MOST: usize = 4;
-    if inputs.len() <= MOST {
-        let mut guards: SmallVec<[_; MOST]> = SmallVec::new();
-        let mut places: SmallVec<[Option<usize>; MOST]> = SmallVec::new();
-        let free = inputs.iter().enumerate().all(|(i, t)| {
-            let Some(t) = t else {
-                places.push(None);
-                return true;
-            };
-            if let Some(j) = (0..i).find(|&j| inputs[j].is_some_and(|o| o.ptr_eq(t))) {
-                places.push(places[j]);
-                return true;
+fn lend<R>(inputs: Operands<'_>, f: impl Fn(Arrays<'_>) -> R) -> R {
+    match *inputs {
+        [Some(a)] => {
+            if let Some(a) = a.try_lend() {
+                return f(&[Some(&a)]);
             }
-            let Some(g) = t.try_lend() else { return false };
-            places.push(Some(guards.len()));
-            guards.push(g);
-            true
-        });
-        if free {
-            let refs: SmallVec<[Option<&Array>; MOST]> = places.iter().map(|p| p.map(|p| &*guards[p])).collect();
-            return f(&refs);
         }
+        [Some(a), Some(b)] if a.ptr_eq(b) => {
+            if let Some(a) = a.try_lend() {
+                return f(&[Some(&a), Some(&a)]);
+            }
+        }
+        [Some(a), Some(b)] => {
+            if let Some(a) = a.try_lend()
+                && let Some(b) = b.try_lend()
+            {
+                return f(&[Some(&a), Some(&b)]);
+            }
+        }
+        _ => {}
     }
     f(&Lent::of(inputs).refs())
 }
@@ -132,68 +128,92 @@ fn lend<R>(inputs: Operands<'_>, f: impl FnOnce(Arrays<'_>) -> R) -> R {
 /// Records an op with one output.
 #[inline]
 pub fn record(how: How<'_>, info: &'static Info, inputs: Operands<'_>, forward: Forward<'_>, op: MakeOp<'_>) -> Result<Tensor> {
-    if mode::dispatching()
+    let now = mode::now();
+    if now.dispatching()
         && let Some(mut out) = dispatched(how, info, inputs, op)?
     {
         return Ok(out.swap_remove(0));
     }
-    let graded = mode::grad_enabled() && wants_grad(info, inputs);
+    let graded = if now.grad_enabled() { graded(info, inputs) } else { 0 };
     match how {
-        How::Fresh if !graded => {
-            let out = lend(inputs, |x| forward(x, Out(None)))?;
-            Ok(finish(info, inputs, out, Edge::None))
+        How::Fresh if graded == 0 => {
+            let made = lend(inputs, |x| forward(x, Out(None)).map(|out| Made { view: is_view(info, x, &out), out, edge: Edge::None }))?;
+            Ok(finish(inputs, made))
         }
-        How::Fresh if mode::has_pack() || READING.get() || info.state != 0 => {
+        How::Fresh if now.watched() || info.state != 0 => {
             // user code may run between the steps: the arrays are cloned out
             let lent = Lent::of(inputs);
-            let (out, edge) = recorded(info, inputs, &lent.refs(), edges(info, inputs), forward, op)?;
-            Ok(finish(info, inputs, out, edge))
+            if now.reading() {
+                note_reads(info, &lent.refs(), None);
+            }
+            let pack = mode::pack();
+            Ok(finish(inputs, recorded(info, inputs, &lent.refs(), edges(inputs, graded), graded, pack.as_ref(), forward, op)?))
         }
         How::Fresh => {
-            let edges = edges(info, inputs);
-            let (out, edge) = lend(inputs, |x| recorded(info, inputs, x, edges, forward, op))?;
-            Ok(finish(info, inputs, out, edge))
+            let ins = Cell::new(edges(inputs, graded)); // made before the arrays are lent: a view may have to find its history
+            Ok(finish(inputs, lend(inputs, |x| recorded(info, inputs, x, ins.take(), graded, None, forward, op))?))
         }
         How::InPlace => in_place(graded, info, inputs, forward, op),
-        How::Into(out) => into(graded, out, info, inputs, forward),
+        How::Into(out) => into(graded != 0, out, info, inputs, forward),
     }
 }
 /// Packs inputs, runs the kernel, packs outputs, makes the node.
+#[inline(never)]
+#[allow(clippy::too_many_arguments)]
 fn recorded(
     info: &'static Info,
     inputs: Operands<'_>,
     x: Arrays<'_>,
-    edges: SmallVec<[Edge; 3]>,
+    ins: Inputs,
+    graded: u64,
+    pack: Option<&Arc<dyn Pack>>,
     forward: Forward<'_>,
     op: MakeOp<'_>,
-) -> Result<(Array, Edge)> {
-    let pack = mode::pack();
-    if READING.get() {
-        note_reads(info, x, None);
-    }
-    let mut slots = save_inputs(info, inputs, x, &edges, pack.as_ref(), None)?;
+) -> Result<Made> {
+    let mut slots = match pack {
+        None => keep_inputs(info, inputs, x, graded)?,
+        _ => save_inputs(info, inputs, x, graded, pack, None)?,
+    };
     let out = forward(x, Out(None))?;
     if info.state != 0 {
-        save_state(info, inputs, x, &edges, pack.as_ref(), &mut slots)?;
+        save_state(info, inputs, x, graded, pack, &mut slots)?;
     }
+    let view = is_view(info, x, &out);
     if !out.dtype.is_float() {
-        return Ok((out, Edge::None));
+        return Ok(Made { out, edge: Edge::None, view });
     }
-    let meta = Meta::of(&out);
-    save_outputs(info, &edges, pack.as_ref(), &[&out], &mut slots)?;
-    let node = node(op(), edges, x, &[meta], slots);
-    Ok((out, Edge::Node(node, 0)))
+    save_outputs(info, graded, pack, &[&out], &mut slots)?;
+    let node = node(op(), ins, x, &[Meta::of(&out)], slots);
+    Ok(Made { out, edge: Edge::Node(node, 0), view })
 }
-fn wants_grad(info: &'static Info, inputs: Operands<'_>) -> bool {
-    (info.every || !info.uses.is_empty())
-        && inputs.iter().enumerate().any(|(i, t)| t.is_some_and(Tensor::requires_grad) && info.state >> i & 1 == 0)
+/// What became of an op.
+struct Made {
+    out: Array,
+    edge: Edge,
+    /// It is a view of the first input.
+    view: bool,
 }
 #[inline]
-fn finish(info: &'static Info, inputs: Operands<'_>, out: Array, edge: Edge) -> Tensor {
-    if info.view
-        && let Some(parent) = inputs[0]
-        && parent.look(|a| a.shares(&out))
-    {
+fn is_view(info: &'static Info, x: Arrays<'_>, out: &Array) -> bool {
+    info.view && x[0].is_some_and(|a| a.shares(out))
+}
+/// The inputs, as bits, along which gradients will go; input 63 stands for all beyond it.
+#[inline]
+fn graded(info: &'static Info, inputs: Operands<'_>) -> u64 {
+    let mut bits = 0;
+    for (i, t) in inputs.iter().enumerate() {
+        if let Some(t) = t
+            && (info.every || info.uses.inputs >> i.min(15) & 1 != 0)
+            && t.requires_grad()
+        {
+            bits |= 1 << i.min(63);
+        }
+    }
+    bits
+}
+#[inline]
+fn finish(inputs: Operands<'_>, Made { out, edge, view }: Made) -> Tensor {
+    if view && let Some(parent) = inputs[0] {
         let kind = if mode::grad_enabled() { ViewKind::Plain } else { ViewKind::NoGrad };
         return Tensor::view_of(parent, out, edge, kind);
     }
@@ -202,38 +222,65 @@ fn finish(info: &'static Info, inputs: Operands<'_>, out: Array, edge: Edge) -> 
         edge => Tensor::with_edge(out, edge),
     }
 }
-/// The edges of inputs that have a derivative.
+/// The edges along which the gradients will go.
 #[inline]
-fn edges(info: &'static Info, inputs: Operands<'_>) -> SmallVec<[Edge; 3]> {
-    let differentiable = |i: usize| info.every || info.uses.iter().any(|(at, _)| *at as usize == i);
-    inputs.iter().enumerate().map(|(i, t)| t.filter(|t| t.requires_grad() && differentiable(i)).map_or(Edge::None, |t| t.edge())).collect()
+fn edges(inputs: Operands<'_>, graded: u64) -> Inputs {
+    let mut ins = Inputs::new();
+    for (i, t) in inputs.iter().enumerate() {
+        ins.push(Input::along(match t {
+            Some(t) if graded >> i.min(63) & 1 != 0 && (i < 63 || t.requires_grad()) => t.edge(),
+            _ => Edge::None,
+        }));
+    }
+    ins
 }
-/// Is a slot read by the formula of an input that needs a gradient?
+/// The inputs that formulas read, kept in their slots: without a policy their order is nobody's affair.
 #[inline]
-fn needed(info: &'static Info, edges: &[Edge], slot: u8) -> bool {
-    info.uses.iter().any(|(i, slots)| slots.contains(&slot) && !edges[*i as usize].is_none())
+fn keep_inputs(info: &'static Info, inputs: Operands<'_>, arrays: Arrays<'_>, graded: u64) -> Result<Slots> {
+    let mut values: SmallVec<[Value; 2]> = SmallVec::new();
+    for (slot, &(_, source)) in info.saves.iter().enumerate() {
+        let mut value = Value::Empty;
+        if let Source::Input(i) = source {
+            let Some(&t) = inputs.get(i as usize) else { continue }; // of a list's slots there are as many as the list has inputs
+            if let Some(t) = t
+                && info.uses.reads(slot as u8, graded)
+                && info.state >> i.min(31) & 1 == 0
+            {
+                let array = arrays[i as usize].expect("only inputs that are there are saved");
+                value = if array.number { Value::Number(t.clone()) } else { keep(array, Origin::Input(t), i as u32)? };
+            }
+        }
+        values.push(value);
+    }
+    Ok(Slots { values, freed: false })
 }
 /// `overwritten`: the input that the op is about to write in place.
 fn save_inputs(
     info: &'static Info,
     inputs: Operands<'_>,
     arrays: Arrays<'_>,
-    edges: &[Edge],
+    graded: u64,
     pack: Option<&Arc<dyn Pack>>,
     overwritten: Option<usize>,
 ) -> Result<Slots> {
-    // Of a list's slots there are as many as the list has inputs.
-    let there = |s: &&(&str, Source)| !matches!(s.1, Source::Input(i) if i as usize >= inputs.len());
-    let mut values: SmallVec<[Value; 2]> = info.saves.iter().filter(there).map(|_| Value::Empty).collect();
+    let mut values: SmallVec<[Value; 2]> = SmallVec::new();
+    for (_, source) in info.saves {
+        // Of a list's slots there are as many as the list has inputs.
+        if !matches!(*source, Source::Input(i) if i as usize >= inputs.len()) {
+            values.push(Value::Empty);
+        }
+    }
     let mut copy: Option<Array> = None;
     for &slot in info.order {
         let (name, source) = info.saves[slot as usize];
         let Source::Input(i) = source else { continue };
-        let given = inputs.get(i as usize).copied().flatten();
-        let Some(t) = given.filter(|_| info.state >> i & 1 == 0 && needed(info, edges, slot)) else { continue };
+        if info.state >> i.min(31) & 1 != 0 || !info.uses.reads(slot, graded) {
+            continue;
+        }
+        let Some(Some(t)) = inputs.get(i as usize) else { continue };
         let array = arrays[i as usize].expect("only inputs that are there are saved");
         values[slot as usize] = if array.number {
-            Value::Number(t.clone())
+            Value::Number((*t).clone())
         } else if overwritten.is_some_and(|o| inputs[o].is_some_and(|x| x.ptr_eq(t))) {
             let before = match &copy {
                 Some(c) => c,
@@ -246,11 +293,12 @@ fn save_inputs(
     }
     Ok(Slots { values, freed: false })
 }
-fn save_outputs(info: &'static Info, edges: &[Edge], pack: Option<&Arc<dyn Pack>>, outs: &[&Array], slots: &mut Slots) -> Result<()> {
+#[inline]
+fn save_outputs(info: &'static Info, graded: u64, pack: Option<&Arc<dyn Pack>>, outs: &[&Array], slots: &mut Slots) -> Result<()> {
     for &slot in info.order {
         let (name, source) = info.saves[slot as usize];
         if let Source::Output(nr) = source
-            && needed(info, edges, slot)
+            && info.uses.reads(slot, graded)
         {
             slots.values[slot as usize] = save(pack, info.op, name, outs[nr as usize], Origin::Output(nr as u32), 0)?;
         }
@@ -262,7 +310,7 @@ fn save_state(
     info: &'static Info,
     inputs: Operands<'_>,
     arrays: Arrays<'_>,
-    edges: &[Edge],
+    graded: u64,
     pack: Option<&Arc<dyn Pack>>,
     slots: &mut Slots,
 ) -> Result<()> {
@@ -271,7 +319,7 @@ fn save_state(
         if let Source::Input(i) = source
             && info.state >> i & 1 == 1
             && let Some(t) = inputs[i as usize]
-            && needed(info, edges, slot)
+            && info.uses.reads(slot, graded)
         {
             slots.values[slot as usize] =
                 save(pack, info.op, name, arrays[i as usize].expect("state that is saved is there"), Origin::Input(t), i as u32)?;
@@ -291,25 +339,22 @@ pub fn move_state(to: &Array, value: &Array) -> Result<()> {
     after_write(to);
     Ok(())
 }
-fn node(op: Box<dyn Backward>, edges: SmallVec<[Edge; 3]>, arrays: Arrays<'_>, outputs: &[Meta], slots: Slots) -> Arc<Node> {
-    let inputs: SmallVec<[Input; 2]> = edges
-        .into_iter()
-        .zip(arrays)
-        .map(|(e, a)| match a {
-            Some(a) => Node::input(e, a, &outputs[0]),
-            None => Node::no_input(),
-        })
-        .collect();
+#[inline]
+fn node(op: Box<dyn Backward>, mut ins: Inputs, arrays: Arrays<'_>, outputs: &[Meta], slots: Slots) -> Arc<Node> {
+    for (input, a) in ins.iter_mut().zip(arrays) {
+        if let Some(a) = a {
+            input.looks(a, &outputs[0]);
+        }
+    }
     let line = if slots.values.is_empty() { None } else { here() };
-    Node::new(mode::next_seq(), op, inputs, outputs, slots, line)
+    Node::new(mode::next_seq(), op, ins, outputs, slots, line)
 }
 
-/// Checks and tells: everything that must happen before bytes of `t` change.
-pub fn before_write(t: &Tensor, a: &Array, op: &'static str) -> Result<()> {
+/// Checks and tells: everything that must happen before bytes of `a` change.
+pub fn before_write(a: &Array, op: &'static str) -> Result<()> {
     if !a.storage().writable() {
         bail!(Runtime, "{op}(): the memory of this tensor is read-only (it belongs to a read-only numpy array); clone() it before writing");
     }
-    let _ = t;
     a.before_write()
 }
 /// Notes a write: the version that saved values compare, and the line for their error.
@@ -354,7 +399,7 @@ fn into(graded: bool, out: &Tensor, info: &'static Info, inputs: Operands<'_>, f
     }
     let lent = Lent::of(inputs);
     let to = out.array();
-    before_write(out, &to, info.op)?;
+    before_write(&to, info.op)?;
     // A kernel may compute straight into `out` only if nothing it reads lies there.
     let apart = lent.0.iter().flatten().all(|a| !a.shares(&to) || a.same_elements(&to));
     let value = forward(&lent.refs(), Out(apart.then_some(&to)))?;
@@ -366,7 +411,7 @@ pub fn into_out(op: &'static str, out: &Tensor, value: &Tensor) -> Result<Tensor
         return Err(Box::new(Error::OutGrad { op }));
     }
     let to = out.array();
-    before_write(out, &to, op)?;
+    before_write(&to, op)?;
     filled(op, out, &to, &value.array())
 }
 /// `out`, whose array is `to`, holding `value`; given another shape where it has to be.
@@ -397,32 +442,32 @@ fn filled(op: &'static str, out: &Tensor, to: &Array, value: &Array) -> Result<T
     }
     Ok(out.clone())
 }
-fn in_place(graded: bool, info: &'static Info, inputs: Operands<'_>, forward: Forward<'_>, op: MakeOp<'_>) -> Result<Tensor> {
+fn in_place(graded: u64, info: &'static Info, inputs: Operands<'_>, forward: Forward<'_>, op: MakeOp<'_>) -> Result<Tensor> {
     let target = inputs[0].expect("an in-place op has a target");
     target.check_in_place(info.op)?;
     let lent = Lent::of(inputs);
     let arrays = lent.refs();
     let to = arrays[0].expect("an in-place op has a target");
-    if !graded {
-        before_write(target, to, info.op)?;
+    if graded == 0 {
+        before_write(to, info.op)?;
         let value = forward(&arrays, Out(Some(to)))?;
         settle(info.op, to, &value)?;
         after_write(to);
         return Ok(target.clone());
     }
     let pack = mode::pack();
-    let edges = edges(info, inputs);
-    if READING.get() {
+    let ins = edges(inputs, graded);
+    if mode::now().reading() {
         note_reads(info, &arrays, Some(0));
     }
-    let mut slots = save_inputs(info, inputs, &arrays, &edges, pack.as_ref(), Some(0))?;
-    before_write(target, to, info.op)?;
+    let mut slots = save_inputs(info, inputs, &arrays, graded, pack.as_ref(), Some(0))?;
+    before_write(to, info.op)?;
     let value = forward(&arrays, Out(Some(to)))?;
     settle(info.op, to, &value)?;
     after_write(to);
     if to.dtype.is_float() {
-        save_outputs(info, &edges, pack.as_ref(), &[to], &mut slots)?;
-        let node = node(op(), edges, &arrays, &[Meta::of(to)], slots);
+        save_outputs(info, graded, pack.as_ref(), &[to], &mut slots)?;
+        let node = node(op(), ins, &arrays, &[Meta::of(to)], slots);
         rebase(target, to, node)?;
     }
     Ok(target.clone())
@@ -467,7 +512,7 @@ pub fn record_many(info: &'static Info, inputs: Operands<'_>, forward: Forwards<
     }
     let lent = Lent::of(inputs);
     let arrays = lent.refs();
-    let graded = mode::grad_enabled() && wants_grad(info, inputs);
+    let graded = if mode::grad_enabled() { graded(info, inputs) } else { 0 };
     let visible = |n: usize| if info.visible == 0 { n } else { info.visible };
     let view = |out: Array, edge: Edge| match inputs[0] {
         Some(parent) if info.view => {
@@ -478,34 +523,34 @@ pub fn record_many(info: &'static Info, inputs: Operands<'_>, forward: Forwards<
             edge => Tensor::with_edge(out, edge),
         },
     };
-    if !graded {
+    if graded == 0 {
         let outs = forward(&arrays)?;
         let n = visible(outs.len());
         return Ok(outs.into_iter().take(n).map(|a| view(a, Edge::None)).collect());
     }
     let pack = mode::pack();
-    let edges = edges(info, inputs);
-    if READING.get() {
+    let ins = edges(inputs, graded);
+    if mode::now().reading() {
         note_reads(info, &arrays, None);
     }
-    let mut slots = save_inputs(info, inputs, &arrays, &edges, pack.as_ref(), None)?;
+    let mut slots = save_inputs(info, inputs, &arrays, graded, pack.as_ref(), None)?;
     let outs = forward(&arrays)?;
     if info.state != 0 {
-        save_state(info, inputs, &arrays, &edges, pack.as_ref(), &mut slots)?;
+        save_state(info, inputs, &arrays, graded, pack.as_ref(), &mut slots)?;
     }
-    save_outputs(info, &edges, pack.as_ref(), &outs.iter().collect::<SmallVec<[&Array; 4]>>(), &mut slots)?;
+    save_outputs(info, graded, pack.as_ref(), &outs.iter().collect::<SmallVec<[&Array; 4]>>(), &mut slots)?;
     if outs.is_empty() {
         return Ok(smallvec![]);
     }
     let n = visible(outs.len());
     let metas: SmallVec<[Meta; 4]> = outs.iter().map(Meta::of).collect();
-    let node = node(op(), edges, &arrays, &metas, slots);
+    let node = node(op(), ins, &arrays, &metas, slots);
     Ok(outs
         .into_iter()
         .take(n)
         .enumerate()
         .map(|(i, a)| {
-            let differentiable = a.dtype.is_float() && info.nondiff >> i & 1 == 0;
+            let differentiable = a.dtype.is_float() && info.differentiable(i as u32);
             view(a, if differentiable { Edge::Node(node.clone(), i as u32) } else { Edge::None })
         })
         .collect())
@@ -516,8 +561,4 @@ fn dispatched(how: How<'_>, info: &'static Info, inputs: Operands<'_>, op: MakeO
         Some(h) => h.dispatch(&Call { info, how, inputs, op }),
         None => Ok(None),
     }
-}
-/// A gradient or result in a dtype other than float has none.
-pub fn differentiable(d: DType) -> bool {
-    d.is_float()
 }

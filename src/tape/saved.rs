@@ -196,12 +196,16 @@ impl Value {
             Value::Empty => return Ok(None),
             Value::Number(t) => t,
             Value::Kept { held, version, .. } => {
-                let t = held.tensor();
+                let t = match held {
+                    Held::Core(t) => t,
+                    Held::Wrapped(w) => w.tensor().clone(),
+                };
                 t.look(|a| if a.version() == version { None } else { Some(a.clone()) }).map_or(Ok(()), |a| modified(&a, version))?;
-                t.clone()
+                t
             }
             Value::Output(k) => {
                 modified(&k.array, k.version)?;
+                let history = history && node.info().differentiable(k.nr);
                 if history { Tensor::with_edge(k.array.clone(), Edge::Node(node.clone(), k.nr)) } else { Tensor::new(k.array.clone()) }
             }
             Value::Before(k) => {
@@ -299,6 +303,7 @@ impl Packed {
         let edge = match &self.history {
             History::None => Edge::None,
             History::Input(e) => e.clone(),
+            History::Output(nr) if !node.info().differentiable(*nr) => Edge::None,
             History::Output(nr) => Edge::Node(node.clone(), *nr),
             History::OnView(pair, on) => match on.upgrade() {
                 Some(on) => on.info().views.strided(Edge::Node(on.clone(), 0), &pair.0, &pair.1, &Meta { shape, dtype })?,
@@ -333,8 +338,9 @@ pub fn save(pack: Option<&Arc<dyn Pack>>, op: &'static str, slot: &str, array: &
     }
     keep(array, origin, input)
 }
+/// Keeps a value in the slot, with its version.
 #[inline]
-fn keep(array: &Array, origin: Origin<'_>, input: u32) -> Result<Value> {
+pub fn keep(array: &Array, origin: Origin<'_>, input: u32) -> Result<Value> {
     Ok(match origin {
         Origin::Input(t) => {
             if t.is_inference() {

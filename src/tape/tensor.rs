@@ -61,6 +61,8 @@ const VIEW: u8 = 4;
 const INFERENCE: u8 = 8;
 const EXTRA: u8 = 16;
 const RETAINS: u8 = 32;
+/// An alias of a leaf: its edge says which.
+const ALIAS: u8 = 64;
 
 #[derive(Clone)]
 pub struct Tensor(Arc<Impl>);
@@ -79,7 +81,7 @@ struct State {
     /// unpack makes them.
     edge: Edge,
     grad: Option<Held>,
-    view: Option<Box<ViewOf>>,
+    view: Option<ViewOf>,
     extra: Option<Box<Extra>>,
 }
 /// How a view came to be; decides whether it may be written in place.
@@ -114,12 +116,19 @@ pub struct Extra {
 
 thread_local! { static DROPS: RefCell<Option<Vec<State>>> = const { RefCell::new(None) }; }
 impl Drop for Impl {
-    /// A chain of views or gradients is taken apart in a loop, not by recursion (rule 5).
+    /// A chain of gradients is taken apart in a loop, not by recursion (rule 5).
+    #[inline]
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(|e| e.into_inner());
-        if state.grad.is_none() && state.view.is_none() && state.extra.is_none() {
-            return; // an edge goes through the queue of nodes
+        if state.grad.is_none() && state.extra.is_none() {
+            return; // an edge goes through the queue of nodes, a view's base is no view
         }
+        Impl::drop_slowly(state);
+    }
+}
+impl Impl {
+    #[cold]
+    fn drop_slowly(state: &mut State) {
         let state = std::mem::take(state);
         let nested = DROPS.try_with(|q| match &mut *q.borrow_mut() {
             Some(list) => {
@@ -172,7 +181,7 @@ impl Tensor {
         let flags = match &edge {
             Edge::None => 0,
             Edge::Node(..) => HAS_FN,
-            Edge::Leaf(_) => REQUIRES_GRAD,
+            Edge::Leaf(_) => REQUIRES_GRAD | ALIAS,
         };
         Self::make(array, flags, State { edge, ..State::default() })
     }
@@ -183,7 +192,7 @@ impl Tensor {
             None => (Held::of(parent), kind),
         };
         let flags = VIEW | if matches!(edge, Edge::Node(..)) { HAS_FN } else { 0 } | (parent.flags() & INFERENCE);
-        let view = Some(Box::new(ViewOf { base, kind, version: array.version() }));
+        let view = Some(ViewOf { base, kind, version: array.version() });
         Self::make(array, flags, State { edge, view, ..State::default() })
     }
     #[inline]
@@ -294,24 +303,13 @@ impl Tensor {
     /// Where a gradient of this tensor goes. For a view of a base that was written since, its history is made anew.
     #[inline]
     pub fn edge(&self) -> Edge {
-        let f = self.flags();
-        if f & VIEW != 0 {
+        if self.flags() & VIEW != 0 {
             self.refresh_view();
         }
-        if self.flags() & HAS_FN != 0 {
+        if self.flags() & (HAS_FN | ALIAS) != 0 {
             return self.state().edge.clone();
         }
-        if self.requires_grad() {
-            let state = self.state();
-            return match &state.edge {
-                Edge::None => {
-                    drop(state);
-                    Edge::Leaf(Held::of(self))
-                }
-                alias => alias.clone(),
-            };
-        }
-        Edge::None
+        if self.requires_grad() { Edge::Leaf(Held::of(self)) } else { Edge::None }
     }
     /// The node that made this tensor, and which of its outputs it is.
     pub fn grad_fn(&self) -> Option<(Arc<Node>, u32)> {
@@ -329,7 +327,7 @@ impl Tensor {
     }
     /// Sets the history, as it is now (an in-place operation, a custom Function).
     pub fn set_edge(&self, edge: Edge) {
-        let is_node = matches!(edge, Edge::Node(..));
+        let (is_node, is_leaf) = (matches!(edge, Edge::Node(..)), matches!(edge, Edge::Leaf(_)));
         let version = self.version();
         let old;
         {
@@ -340,6 +338,7 @@ impl Tensor {
             }
         }
         self.set_flag(HAS_FN, is_node);
+        self.set_flag(ALIAS, is_leaf);
         if is_node {
             self.set_flag(REQUIRES_GRAD, false);
         }

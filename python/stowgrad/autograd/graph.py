@@ -26,6 +26,7 @@ __all__ = [
 ]
 
 _push = _C._autograd._push_saved_tensors_default_hooks
+_push_host_memory = _C._autograd._push_host_memory
 _pop = _C._autograd._pop_saved_tensors_default_hooks
 _Tensor = _C.Tensor
 
@@ -193,7 +194,7 @@ def _back(packed):
 
 class save_on_cpu(saved_tensors_hooks):
     """Inside, values saved for backward are kept in host memory and brought back for use; those already there are kept
-    as they are.
+    as they are: by their slots, and checked for writes as without this context.
 
     `pin_memory` copies into page-locked memory where there is a GPU, and makes a plain copy otherwise.
 
@@ -223,6 +224,12 @@ class save_on_cpu(saved_tensors_hooks):
             return tensor.to(device, non_blocking=True)
 
         saved_tensors_hooks.__init__(self, pack_pinned, unpack_pinned)
+
+    def __enter__(self) -> None:
+        if self.pack_hook is _to_cpu:
+            _push_host_memory()
+        else:
+            saved_tensors_hooks.__enter__(self)
 
 
 class disable_saved_tensors_hooks(_DecoratorContextManager):
