@@ -2,17 +2,19 @@
 //!
 //! Invariants. A block is 64-byte aligned and zeroed when it first leaves the system, and is initialised for ever after: recycled bytes
 //! are old bytes, so any read of a block is a read of initialised memory. A block has one owner: a `Block` or one free list.
-//! Small blocks are kept per thread, large ones in one list for all; what lies idle is bounded (`IDLE_SHARE`) and given back by `trim`.
+//! Small blocks are kept per thread, large ones in one list for all; what lies idle is bounded (`IDLE_FLOOR`): where a freed block does not
+//! fit, those idle longest go back to the system, since the newest is the likeliest to be asked for again. `trim` gives all of them back.
 //! Accounts are kept per thread and added up when asked: nothing global is written on the way of a small operation.
 #![allow(unsafe_code)]
 use crate::dtype::Element;
 use crate::error::{Error, Result};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard};
 
 const ALIGN: usize = 64;
 /// Classes up to here live in per-thread lists.
@@ -56,14 +58,12 @@ const CATEGORIES: usize = 3;
 struct Global {
     live: [AtomicI64; CATEGORIES],
     peak: [AtomicI64; CATEGORIES],
-    idle: AtomicUsize,
     allocations: AtomicI64,
     recycled: AtomicI64,
 }
 static GLOBAL: Global = Global {
     live: [const { AtomicI64::new(0) }; CATEGORIES],
     peak: [const { AtomicI64::new(0) }; CATEGORIES],
-    idle: AtomicUsize::new(0),
     allocations: AtomicI64::new(0),
     recycled: AtomicI64::new(0),
 };
@@ -148,11 +148,56 @@ fn layout_of(size: usize) -> Layout {
     Layout::from_size_align(size, ALIGN).expect("a block size fits an address")
 }
 
-/// Idle large blocks, by class. `Send`: a free block has no other owner.
-struct Large(Vec<Vec<NonNull<u8>>>);
+/// Idle large blocks, by class, each class in the order in which they were freed. `Send`: a free block has no other owner.
+struct Large {
+    lists: Vec<VecDeque<Idle>>,
+    bytes: usize,
+    /// Blocks freed so far: tells which of two is idle longer.
+    clock: u64,
+}
+struct Idle {
+    ptr: NonNull<u8>,
+    since: u64,
+}
 // SAFETY: a free block is reachable through this list alone, which hands each pointer to one taker.
 unsafe impl Send for Large {}
-static LARGE: Mutex<Large> = Mutex::new(Large(Vec::new()));
+static LARGE: Mutex<Large> = Mutex::new(Large::new());
+
+impl Large {
+    const fn new() -> Large {
+        Large { lists: Vec::new(), bytes: 0, clock: 0 }
+    }
+    fn lock() -> MutexGuard<'static, Large> {
+        LARGE.lock().unwrap_or_else(|e| e.into_inner())
+    }
+    /// The block of a class that was freed last.
+    fn take(&mut self, class: usize) -> Option<NonNull<u8>> {
+        let idle = self.lists.get_mut(class)?.pop_back()?;
+        self.bytes -= size_of_class(class);
+        Some(idle.ptr)
+    }
+    /// Keeps a freed block as long as it fits in `most` bytes by itself. What has to go for that: the blocks idle longest, this one else.
+    fn keep(&mut self, class: usize, ptr: NonNull<u8>, most: usize) -> Vec<(NonNull<u8>, usize)> {
+        let size = size_of_class(class);
+        if size > most {
+            return vec![(ptr, size)];
+        }
+        if self.lists.is_empty() {
+            self.lists.resize_with(CLASSES, VecDeque::new);
+        }
+        let mut gone = Vec::new();
+        while self.bytes + size > most {
+            let first = |(class, list): (usize, &VecDeque<Idle>)| list.front().map(|idle| (idle.since, class));
+            let Some((_, oldest)) = self.lists.iter().enumerate().filter_map(first).min() else { break };
+            gone.extend(self.lists[oldest].pop_front().map(|idle| (idle.ptr, size_of_class(oldest))));
+            self.bytes -= size_of_class(oldest);
+        }
+        self.lists[class].push_back(Idle { ptr, since: self.clock });
+        self.bytes += size;
+        self.clock += 1;
+        gone
+    }
+}
 
 /// One block of memory, owned. `Send` and `Sync`: it is plain memory; who may touch it is `storage`'s affair.
 pub struct Block {
@@ -201,9 +246,8 @@ impl Block {
     #[cold]
     fn slow(class: usize, size: usize) -> Result<Block> {
         if size > SMALL
-            && let Some(ptr) = LARGE.lock().unwrap_or_else(|e| e.into_inner()).0.get_mut(class).and_then(Vec::pop)
+            && let Some(ptr) = Large::lock().take(class)
         {
-            GLOBAL.idle.fetch_sub(size, Relaxed);
             GLOBAL.recycled.fetch_add(1, Relaxed);
             return Ok(Block { ptr, class: class as u32 });
         }
@@ -241,17 +285,9 @@ impl Drop for Block {
             }
             return;
         }
-        let size = size_of_class(class);
         let live = GLOBAL.live[Category::Tensor as usize].load(Relaxed).max(0) as usize;
-        if GLOBAL.idle.load(Relaxed) + size > IDLE_FLOOR.max(live) {
-            return give_back(ptr, size);
-        }
-        GLOBAL.idle.fetch_add(size, Relaxed);
-        let mut large = LARGE.lock().unwrap_or_else(|e| e.into_inner());
-        if large.0.is_empty() {
-            large.0.resize_with(CLASSES, Vec::new);
-        }
-        large.0[class].push(ptr);
+        let gone = Large::lock().keep(class, ptr, IDLE_FLOOR.max(live));
+        gone.into_iter().for_each(|(ptr, size)| give_back(ptr, size)); // the lock is let go of
     }
 }
 /// Scratch for one kernel call: recycled like any block, counted nowhere. Its content is unspecified but initialised.
@@ -312,15 +348,10 @@ fn give_back(ptr: NonNull<u8>, size: usize) {
 }
 /// Returns every idle large block, and this thread's small ones, to the system. Returns the bytes given back.
 pub fn trim() -> usize {
-    let lists = std::mem::take(&mut LARGE.lock().unwrap_or_else(|e| e.into_inner()).0);
-    let mut bytes = 0;
-    for (class, list) in lists.into_iter().enumerate() {
-        for ptr in list {
-            let size = size_of_class(class);
-            GLOBAL.idle.fetch_sub(size, Relaxed);
-            bytes += size;
-            give_back(ptr, size);
-        }
+    let large = std::mem::replace(&mut *Large::lock(), Large::new());
+    let mut bytes = large.bytes;
+    for (class, list) in large.lists.into_iter().enumerate() {
+        list.into_iter().for_each(|idle| give_back(idle.ptr, size_of_class(class)));
     }
     let small = ACCOUNT.try_with(|a| std::mem::replace(&mut *a.free.borrow_mut(), [const { Vec::new() }; SMALL_CLASSES]));
     for (class, list) in small.into_iter().flatten().enumerate() {
@@ -353,7 +384,7 @@ pub fn stats() -> Stats {
         saved: live(Category::Saved),
         saved_peak: peak(Category::Saved),
         storages: live(Category::Storages),
-        idle: GLOBAL.idle.load(Relaxed),
+        idle: Large::lock().bytes,
         allocations: GLOBAL.allocations.load(Relaxed),
         recycled: GLOBAL.recycled.load(Relaxed),
     }
@@ -387,5 +418,34 @@ mod tests {
         drop(b);
         assert_eq!(Block::new(3 << 20).unwrap().ptr(), at);
         assert!(Block::new(usize::MAX / 4).is_err());
+    }
+    /// Frees blocks of one class that are numbers, not memory.
+    fn free(large: &mut Large, class: usize, numbers: std::ops::Range<usize>, most: usize) -> Vec<usize> {
+        let ptr = |n: usize| NonNull::without_provenance(n.try_into().unwrap());
+        numbers.flat_map(|n| large.keep(class, ptr(n), most)).map(|(ptr, _)| ptr.addr().get()).collect()
+    }
+    #[test]
+    fn a_freed_block_stays_and_those_idle_longest_go() {
+        let (small, large, huge) = (class_of(1 << 20).0, class_of(12 << 20).0, class_of(200 << 20).0);
+        let most = 100 << 20;
+        let mut idle = Large::new();
+        assert!(free(&mut idle, small, 1..51, most).is_empty());
+        assert!(free(&mut idle, large, 101..105, most).is_empty());
+        assert_eq!(idle.bytes, 98 << 20);
+        // Two mebibytes are left: ten blocks of one go for a block of twelve, the first ones first.
+        assert_eq!(free(&mut idle, large, 105..106, most), (1..11).collect::<Vec<_>>());
+        assert_eq!(idle.bytes, 100 << 20);
+        assert_eq!(idle.take(large).map(|p| p.addr().get()), Some(105));
+        assert_eq!(idle.bytes, 88 << 20);
+        // Again and again, with nothing given back.
+        assert!(free(&mut idle, large, 105..106, most).is_empty());
+        assert_eq!(idle.take(large).map(|p| p.addr().get()), Some(105));
+        // What cannot fit goes itself, and takes no other with it.
+        assert_eq!(free(&mut idle, huge, 7..8, most), [7]);
+        assert_eq!(idle.bytes, 88 << 20);
+        // Age counts across classes; where the bound has sunk, more go than are asked for.
+        assert_eq!(free(&mut idle, small, 200..201, 48 << 20).len(), 40 + 1);
+        assert_eq!(idle.bytes, 37 << 20);
+        assert!(idle.take(huge).is_none());
     }
 }

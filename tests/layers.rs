@@ -1,4 +1,5 @@
 //! Layers hold: a file names only its own layer or lower ones. The two upward edges are named here, and only there may they stand.
+//! What else the sources must keep to and the compiler does not check: where `unsafe` stands, what vector code is made of.
 use std::fs;
 use std::path::Path;
 
@@ -79,4 +80,60 @@ fn unsafe_code_stands_only_where_it_is_allowed() {
         let short = name.trim_start_matches("src/").trim_end_matches(".rs");
         assert!(!opens || allowed.contains(&short), "{name} allows unsafe code");
     });
+}
+/// The text between a brace and its partner; `from` stands at the brace or before it. Comments are gone; no brace stands in a string.
+fn block(text: &str, from: usize) -> &str {
+    let open = from + text[from..].find('{').unwrap();
+    let mut depth = 0;
+    for (i, c) in text[open..].char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            return &text[open..=open + i];
+        }
+    }
+    panic!("a brace without a partner");
+}
+/// A closure in code: a bar that no operand stands before.
+fn closure(code: &str) -> Option<&str> {
+    let bars = code.match_indices('|').map(|(at, _)| at);
+    let at = bars.into_iter().find(|&at| {
+        let before = code[..at].trim_end();
+        before.ends_with(['(', ',', '=', '{', ';', '&']) || before.ends_with("move") || before.ends_with("return")
+    })?;
+    code[at..].lines().next()
+}
+#[test]
+fn vector_code_has_no_closures() {
+    let (mut wrong, mut bodies, mut helpers) = (Vec::new(), 0, 0);
+    visit(Path::new("src/kernels"), &mut |path| {
+        let text = fs::read_to_string(path).unwrap();
+        let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
+        let code: String = text.lines().flat_map(|l| [l.split("//").next().unwrap(), "\n"]).collect();
+        let mut check = |what: &str| {
+            if let Some(line) = closure(what) {
+                wrong.push(format!("{}: {line}", path.display()));
+            }
+        };
+        for (at, _) in code.match_indices("simd! {") {
+            bodies += 1;
+            check(block(&code, at));
+        }
+        // What vector bodies call: functions that know whether multiplications and additions are fused, or that work on lanes.
+        for (at, _) in code.match_indices("#[inline(always)]") {
+            let function = block(&code, at);
+            let head = code[at..].split('{').next().unwrap();
+            let lanes = ["V: Lanes", "T: Lane", "T: Real"].iter().any(|bound| head.contains(bound)) && !head.contains("self");
+            if lanes || head.contains("const F: bool") || function.contains("<FMA") {
+                helpers += 1;
+                check(function);
+            }
+        }
+    });
+    assert!(bodies > 35 && helpers > 80, "the test reads the sources: {bodies} bodies, {helpers} helpers");
+    assert!(wrong.is_empty(), "plain loops instead of closures (kernels/simd.rs):\n{}", wrong.join("\n"));
+    assert!(closure("a.map(|x| x)").is_some() && closure("let f = |x| x").is_some() && closure("a | b || c").is_none());
 }

@@ -416,7 +416,10 @@ impl<V: Lanes<T: Wide>> Tiles<V> for Runs<'_, V::T> {
         let weight = &self.weight[i * self.taps.len()..][..R * self.taps.len()];
         // SAFETY: runs from each tap lie in the image, rows in the result (`compute`), but for the lanes of the last vector beyond `last`.
         unsafe {
-            let mut acc: [[V; C]; R] = std::array::from_fn(|r| [V::splat(self.bias[i + r]); C]);
+            let mut acc = [[V::zero(); C]; R];
+            for (acc, &bias) in acc.iter_mut().zip(&self.bias[i..]) {
+                *acc = [V::splat(bias); C];
+            }
             let image = self.image.as_ptr().add(from);
             let taps = self.taps.as_ptr();
             strip_tile(&mut acc, self.taps.len(), |r, q| *weight.get_unchecked(q * R + r), |q| image.add((*taps.add(q)).at), last);

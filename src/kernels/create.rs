@@ -138,14 +138,16 @@ simd! {
     /// The elements from number `i` on of `n`, a step apart. As torch's vector loop makes them: `lanes` at once, counted from a start that
     /// is rounded to the stored type, while two vectors are full; the rest one by one.
     fn ramp<A: Real>(out: &mut [A], i: &mut usize, n: usize, lanes: usize, start: A, step: A, rounded: &dyn Fn(A) -> A) {
-        let lane: [A; 16] = std::array::from_fn(|k| A::lit(k as f64));
+        let mut lane = [A::ZERO; 16];
+        for k in 0..16 {
+            lane[k] = A::lit(k as f64);
+        }
         for o in out.chunks_mut(lanes) {
             let number = A::lit(*i as f64);
-            if *i < n / (2 * lanes) * (2 * lanes) {
-                let base = rounded(number.fma::<FMA>(step, start));
-                o.iter_mut().zip(lane).for_each(|(o, k)| *o = k.fma::<FMA>(step, base));
-            } else {
-                o.iter_mut().zip(lane).for_each(|(o, k)| *o = (number + k).fma::<FMA>(step, start));
+            let vector = *i < n / (2 * lanes) * (2 * lanes);
+            let base = if vector { rounded(number.fma::<FMA>(step, start)) } else { start };
+            for (o, &k) in o.iter_mut().zip(&lane) {
+                *o = if vector { k } else { number + k }.fma::<FMA>(step, base);
             }
             *i += o.len();
         }

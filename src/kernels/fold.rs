@@ -143,10 +143,27 @@ impl<T: Lane, J: Join, M: Map<T>> Fold<T> for Over<J, M> {
 }
 /// Halves the width by joins until one is left.
 #[inline(always)]
-fn tree<T: Lane, J: Join>(l: [T; 16]) -> T {
-    let l: [T; 8] = std::array::from_fn(|i| J::join(l[i], l[i + 8]));
-    let l: [T; 4] = std::array::from_fn(|i| J::join(l[i], l[i + 4]));
+fn tree<T: Lane, J: Join>(mut l: [T; 16]) -> T {
+    for i in 0..8 {
+        l[i] = J::join(l[i], l[i + 8]);
+    }
+    for i in 0..4 {
+        l[i] = J::join(l[i], l[i + 4]);
+    }
     J::join(J::join(l[0], l[2]), J::join(l[1], l[3]))
+}
+/// The join of 64 lanes.
+#[inline(always)]
+pub fn close<T: Lane, J: Join>(lanes: [T; LANES]) -> T {
+    tree::<T, J>(quarter::<T, J>(lanes))
+}
+#[inline(always)]
+fn quarter<T: Lane, J: Join>(lanes: [T; LANES]) -> [T; 16] {
+    let mut short = [T::default(); 16];
+    for i in 0..16 {
+        short[i] = J::join(J::join(lanes[i], lanes[i + 32]), J::join(lanes[i + 16], lanes[i + 48]));
+    }
+    short
 }
 /// The join of a line of at most `PART` elements, in 64 lanes, or in 16 where there is not one element for each of them.
 #[inline(always)]
@@ -162,7 +179,7 @@ pub fn part<const F: bool, T: Lane, J: Join, M: Map<T>>(m: &M, x: &[T], c: T) ->
                 lanes[i] = J::join(lanes[i], m.map::<F>(block[i], c));
             }
         }
-        short = std::array::from_fn(|i| J::join(J::join(lanes[i], lanes[i + 32]), J::join(lanes[i + 16], lanes[i + 48])));
+        short = quarter::<T, J>(lanes);
         rest = tail;
     }
     let (blocks, tail) = rest.as_chunks::<16>();
@@ -176,46 +193,62 @@ pub fn part<const F: bool, T: Lane, J: Join, M: Map<T>>(m: &M, x: &[T], c: T) ->
     }
     tree::<T, J>(short)
 }
+/// The join of a line of any length.
+#[inline(always)]
+pub fn line<const F: bool, T: Lane, J: Join, M: Map<T>>(m: &M, x: &[T], c: T) -> T::Wide {
+    let mut acc = J::start::<T::Wide>();
+    for x in x.chunks(PART) {
+        acc = J::join(acc, part::<F, T, J, M>(m, x, c).widen());
+    }
+    acc
+}
 simd! { fn lines<T: Lane, J: Join, M: Map<T>>(m: &M, acc: &mut [T::Wide], x: &[T], stride: usize, len: usize, c: &[T]) {
     for (i, acc) in acc.iter_mut().enumerate() {
         let c = if M::CENTRED { c[i] } else { T::default() };
-        for x in x[i * stride..][..len].chunks(PART) {
-            *acc = J::join(*acc, part::<FMA, T, J, M>(m, x, c).widen());
-        }
+        *acc = J::join(*acc, line::<FMA, T, J, M>(m, &x[i * stride..][..len], c));
     }
 } }
+/// The join of what two rows have in a column.
+#[inline(always)]
+fn pair<const F: bool, T: Lane, J: Join, M: Map<T>>(m: &M, x: T, y: T, c: T) -> T {
+    J::join(m.map::<F>(x, c), m.map::<F>(y, c))
+}
 simd! { fn rows<T: Lane, J: Join, M: Map<T>>(m: &M, acc: &mut [T::Wide], x: &[T], stride: usize, c: &[T]) {
     let n = acc.len();
     let c = if M::CENTRED { &c[..n] } else { &[] };
-    let centre = |i: usize| if M::CENTRED { c[i] } else { T::default() };
     if stride == n && n <= WIDTH && x.len() >= MANY {
         // Rows follow each other: read in order. The last one may be short.
         for x in x.chunks(n * PART / LANES) {
             let mut lanes = [J::start::<T>(); WIDTH];
+            let lanes = &mut lanes[..n];
             for row in x.chunks(n) {
-                for (i, (l, &x)) in lanes.iter_mut().zip(row).enumerate() {
-                    *l = J::join(*l, m.map::<FMA>(x, centre(i)));
+                for i in 0..row.len() {
+                    lanes[i] = J::join(lanes[i], m.map::<FMA>(row[i], if M::CENTRED { c[i] } else { T::default() }));
                 }
             }
-            acc.iter_mut().zip(lanes).for_each(|(a, l)| *a = J::join(*a, l.widen()));
+            for i in 0..n {
+                acc[i] = J::join(acc[i], lanes[i].widen());
+            }
         }
         return;
     }
     const AT_ONCE: usize = 8;
     let count = (x.len() - n) / stride + 1;
-    let row = |r: usize| &x[r * stride..][..n];
     for r in (0..count - count % AT_ONCE).step_by(AT_ONCE) {
-        let (x0, x1, x2, x3) = (row(r), row(r + 1), row(r + 2), row(r + 3));
-        let (x4, x5, x6, x7) = (row(r + 4), row(r + 5), row(r + 6), row(r + 7));
+        let x = &x[r * stride..];
+        let (x0, x1, x2, x3) = (&x[..n], &x[stride..][..n], &x[2 * stride..][..n], &x[3 * stride..][..n]);
+        let (x4, x5, x6, x7) = (&x[4 * stride..][..n], &x[5 * stride..][..n], &x[6 * stride..][..n], &x[7 * stride..][..n]);
         for i in 0..n {
-            let pair = |x: &[T], y: &[T]| J::join(m.map::<FMA>(x[i], centre(i)), m.map::<FMA>(y[i], centre(i)));
-            let eight = J::join(J::join(pair(x0, x1), pair(x2, x3)), J::join(pair(x4, x5), pair(x6, x7)));
-            acc[i] = J::join(acc[i], eight.widen());
+            let c = if M::CENTRED { c[i] } else { T::default() };
+            let low = J::join(pair::<FMA, T, J, M>(m, x0[i], x1[i], c), pair::<FMA, T, J, M>(m, x2[i], x3[i], c));
+            let high = J::join(pair::<FMA, T, J, M>(m, x4[i], x5[i], c), pair::<FMA, T, J, M>(m, x6[i], x7[i], c));
+            acc[i] = J::join(acc[i], J::join(low, high).widen());
         }
     }
     for r in count - count % AT_ONCE..count {
-        for (i, (acc, &x)) in acc.iter_mut().zip(row(r)).enumerate() {
-            *acc = J::join(*acc, m.map::<FMA>(x, centre(i)).widen());
+        let row = &x[r * stride..][..n];
+        for i in 0..n {
+            acc[i] = J::join(acc[i], m.map::<FMA>(row[i], if M::CENTRED { c[i] } else { T::default() }).widen());
         }
     }
 } }

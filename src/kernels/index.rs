@@ -165,7 +165,11 @@ simd! {
 }
 simd! {
     fn all_inside(index: &[i64], n: i64) -> bool {
-        index.iter().fold(0, |outside, &i| outside | i | (n - 1).wrapping_sub(i)) >= 0
+        let mut outside = 0;
+        for &i in index {
+            outside |= i | (n - 1).wrapping_sub(i);
+        }
+        outside >= 0
     }
 }
 #[cold]

@@ -292,7 +292,9 @@ pub(crate) unsafe fn dot_tile<V: Lanes, const R: usize, const C: usize>(
         if R * C == 1 && alone {
             let mut four = [acc; 4];
             while q + 4 * V::N <= k {
-                four.iter_mut().enumerate().for_each(|(u, acc)| add_products(acc, x, y, q + u * V::N, V::N));
+                for (u, acc) in four.iter_mut().enumerate() {
+                    add_products(acc, x, y, q + u * V::N, V::N);
+                }
                 q += 4 * V::N;
             }
             acc[0][0] = four[0][0][0].add(four[1][0][0]).add(four[2][0][0].add(four[3][0][0]));
@@ -304,8 +306,23 @@ pub(crate) unsafe fn dot_tile<V: Lanes, const R: usize, const C: usize>(
         if q < k {
             add_products(&mut acc, x, y, q, k - q);
         }
-        acc.map(|row| row.map(|v| v.sum()))
+        let mut sums = [[V::T::default(); C]; R];
+        for (sums, acc) in sums.iter_mut().zip(acc) {
+            for (sum, acc) in sums.iter_mut().zip(acc) {
+                *sum = acc.sum();
+            }
+        }
+        sums
     }
+}
+/// A vector, or its first `n` lanes.
+///
+/// # Safety
+/// So many numbers can be read; the machine has the instructions of `V`.
+#[inline(always)]
+unsafe fn load_first<V: Lanes>(p: *const V::T, n: usize) -> V {
+    // SAFETY: by the caller's word.
+    unsafe { if n < V::N { V::load_part(p, n) } else { V::load(p) } }
 }
 /// Adds the products of one vector of each row and column, or of its first `n` lanes, `q` numbers from their starts.
 ///
@@ -321,11 +338,13 @@ unsafe fn add_products<V: Lanes, const R: usize, const C: usize>(
 ) {
     // SAFETY: by the caller's word.
     unsafe {
-        let get = |p: *const V::T| if n < V::N { V::load_part(p.add(q), n) } else { V::load(p.add(q)) };
-        let y = y.map(get);
+        let mut column = [V::zero(); C];
+        for (v, y) in column.iter_mut().zip(y) {
+            *v = load_first(y.add(q), n);
+        }
         for (acc, x) in acc.iter_mut().zip(x) {
-            let x = get(x);
-            for (acc, y) in acc.iter_mut().zip(y) {
+            let x: V = load_first(x.add(q), n);
+            for (acc, y) in acc.iter_mut().zip(column) {
                 *acc = x.fma(y, *acc);
             }
         }
@@ -359,9 +378,16 @@ impl<V: Lanes<T: Wide>> Tiles<V> for Strips<'_, V::T> {
             strip_tile(&mut acc, a.cols, |r, q| *x.add(r * a.rs + q * a.cs), |q| y.add(q * b.rs), last);
             for (r, acc) in acc.into_iter().enumerate() {
                 let z = c.data.as_mut_ptr().add((i + r) * c.rs + j * V::N);
-                let acc = acc.map(|v| v.fma(V::splat(*alpha), V::zero()));
-                let old = if *beta == V::T::default() { acc } else { load_strip(z, last) };
-                let new = std::array::from_fn(|s| if *beta == V::T::default() { acc[s] } else { old[s].fma(V::splat(*beta), acc[s]) });
+                let mut new = acc;
+                for v in &mut new {
+                    *v = v.fma(V::splat(*alpha), V::zero());
+                }
+                if *beta != V::T::default() {
+                    let old: [V; C] = load_strip(z, last);
+                    for (v, old) in new.iter_mut().zip(old) {
+                        *v = old.fma(V::splat(*beta), *v);
+                    }
+                }
                 store_strip::<V, C>(new, z, last);
             }
         }
@@ -397,7 +423,13 @@ pub(crate) unsafe fn strip_tile<V: Lanes, const R: usize, const C: usize>(
 #[inline(always)]
 unsafe fn load_strip<V: Lanes, const C: usize>(p: *const V::T, last: usize) -> [V; C] {
     // SAFETY: by the caller's word.
-    std::array::from_fn(|s| unsafe { if s + 1 < C { V::load(p.add(s * V::N)) } else { V::load_part(p.add(s * V::N), last) } })
+    unsafe {
+        let mut strip = [V::zero(); C];
+        for (s, v) in strip.iter_mut().enumerate() {
+            *v = if s + 1 < C { V::load(p.add(s * V::N)) } else { V::load_part(p.add(s * V::N), last) };
+        }
+        strip
+    }
 }
 /// # Safety
 /// The strip can be written; the machine has the instructions of `V`.
@@ -466,27 +498,41 @@ impl<T: Real, const N: usize> Lanes for Plain<T, N> {
     }
     #[inline(always)]
     unsafe fn load_part(p: *const T, n: usize) -> Self {
-        // SAFETY: by the caller's word.
-        Plain(std::array::from_fn(|i| if i < n { unsafe { *p.add(i) } } else { T::default() }))
+        let mut v = [T::default(); N];
+        for (i, v) in v.iter_mut().enumerate().take(n) {
+            // SAFETY: by the caller's word.
+            *v = unsafe { *p.add(i) };
+        }
+        Plain(v)
     }
     #[inline(always)]
     unsafe fn store_part(self, p: *mut T, n: usize) {
-        // SAFETY: by the caller's word.
-        self.0.iter().take(n).enumerate().for_each(|(i, v)| unsafe { *p.add(i) = *v });
+        for (i, v) in self.0.iter().enumerate().take(n) {
+            // SAFETY: by the caller's word.
+            unsafe { *p.add(i) = *v }
+        }
     }
     #[inline(always)]
-    unsafe fn fma(self, a: Self, b: Self) -> Self {
-        Plain(std::array::from_fn(|i| self.0[i].fma::<FMA>(a.0[i], b.0[i])))
+    unsafe fn fma(mut self, a: Self, b: Self) -> Self {
+        for i in 0..N {
+            self.0[i] = self.0[i].fma::<FMA>(a.0[i], b.0[i]);
+        }
+        self
     }
     #[inline(always)]
-    unsafe fn add(self, o: Self) -> Self {
-        Plain(std::array::from_fn(|i| self.0[i] + o.0[i]))
+    unsafe fn add(mut self, o: Self) -> Self {
+        for i in 0..N {
+            self.0[i] = self.0[i] + o.0[i];
+        }
+        self
     }
     #[inline(always)]
     unsafe fn sum(mut self) -> T {
         let mut half = N / 2;
         while half > 0 {
-            (0..half).for_each(|i| self.0[i] = self.0[i] + self.0[i + half]);
+            for i in 0..half {
+                self.0[i] = self.0[i] + self.0[i + half];
+            }
             half /= 2;
         }
         self.0[0]
@@ -516,7 +562,7 @@ mod x86 {
     }
     macro_rules! lanes {
         ($t:ident $one:ident $two:ident $sum:ident: $mask:ident $splat:ident $load:ident $store:ident $load_part:ident $store_part:ident $fma:ident $add:ident
-         $low:ident $high:ident / $splat2:ident $load2:ident $store2:ident $load_part2:ident $store_part2:ident $fma2:ident $add2:ident $lanes2:expr) => {
+         $low:ident $high:ident / $splat2:ident $load2:ident $store2:ident $load_part2:ident $store_part2:ident $fma2:ident $add2:ident $lanes2:ident) => {
             // SAFETY, of each block below: by the caller's word.
             impl Lanes for $one {
                 type T = $t;
@@ -574,12 +620,12 @@ mod x86 {
                 }
                 #[inline(always)]
                 unsafe fn load_part(p: *const $t, n: usize) -> Self {
-                    let mask: [__m256i; 2] = $lanes2(n);
+                    let mask = $lanes2(n);
                     unsafe { [$load_part2(p, mask[0]), $load_part2(p.wrapping_add(Self::N / 2), mask[1])] }
                 }
                 #[inline(always)]
                 unsafe fn store_part(self, p: *mut $t, n: usize) {
-                    let mask: [__m256i; 2] = $lanes2(n);
+                    let mask = $lanes2(n);
                     unsafe {
                         $store_part2(p, mask[0], self[0]);
                         $store_part2(p.wrapping_add(Self::N / 2), mask[1], self[1]);
@@ -606,21 +652,24 @@ mod x86 {
         };
     }
     /// Two AVX2 masks of which the first `n` lanes are set.
-    macro_rules! masks {
-        ($lane:ident, $half:expr) => {
-            |n: usize| {
-                let all: [$lane; 2 * $half] = std::array::from_fn(|i| -((i < n) as $lane));
-                // SAFETY: both are 64 bytes of integers.
-                unsafe { std::mem::transmute(all) }
+    macro_rules! masks { ($($name:ident $lane:ident $lanes:literal;)*) => { $(
+        #[inline(always)]
+        fn $name(n: usize) -> [__m256i; 2] {
+            let mut all: [$lane; $lanes] = [0; $lanes];
+            for (i, lane) in all.iter_mut().enumerate() {
+                *lane = -((i < n) as $lane);
             }
-        };
-    }
+            // SAFETY: both are 64 bytes of integers.
+            unsafe { std::mem::transmute(all) }
+        }
+    )* } }
+    masks! { masks_f32 i32 16; masks_f64 i64 8; }
     lanes! { f32 __m512 __m256 sum_f32: __mmask16 _mm512_set1_ps _mm512_loadu_ps _mm512_storeu_ps _mm512_maskz_loadu_ps _mm512_mask_storeu_ps _mm512_fmadd_ps _mm512_add_ps
     _mm512_castps512_ps256 _mm512_extractf32x8_ps / _mm256_set1_ps _mm256_loadu_ps _mm256_storeu_ps _mm256_maskload_ps _mm256_maskstore_ps _mm256_fmadd_ps _mm256_add_ps
-    masks!(i32, 8) }
+    masks_f32 }
     lanes! { f64 __m512d __m256d sum_f64: __mmask8 _mm512_set1_pd _mm512_loadu_pd _mm512_storeu_pd _mm512_maskz_loadu_pd _mm512_mask_storeu_pd _mm512_fmadd_pd _mm512_add_pd
     _mm512_castpd512_pd256 _mm512_extractf64x4_pd / _mm256_set1_pd _mm256_loadu_pd _mm256_storeu_pd _mm256_maskload_pd _mm256_maskstore_pd _mm256_fmadd_pd _mm256_add_pd
-    masks!(i64, 4) }
+    masks_f64 }
 }
 #[cfg(not(target_arch = "x86_64"))]
 impl Wide for f32 {
@@ -649,7 +698,7 @@ impl Factor for f64 {
 impl Factor for i64 {
     /// Wrapping; `c` is row-major.
     fn gemm(c: MatMut<i64>, beta: i64, a: Mat<i64>, b: Mat<i64>, alpha: i64) {
-        simd! { fn add_row(to: &mut [i64], x: i64, row: &[i64]) { to.iter_mut().zip(row).for_each(|(t, v)| *t = t.wrapping_add(x.wrapping_mul(*v))) } }
+        simd! { fn add_row(to: &mut [i64], x: i64, row: &[i64]) { for (t, v) in to.iter_mut().zip(row) { *t = t.wrapping_add(x.wrapping_mul(*v)); } } }
         let gathered: Vec<i64>;
         let rows = if b.cs == 1 {
             b.data

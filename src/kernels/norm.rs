@@ -2,11 +2,11 @@
 //!
 //! Operands are made row-major first. A line of statistics is read twice for its mean and variance (about the mean, so that a large one does
 //! not cancel) and once more to be written, all while it is in the cache. Sums are as `reduce` has them; statistics and coefficients are
-//! worked out in f64 and applied in the compute type. Gradients of weights are summed in f64, row by row.
-use super::fold::{Add, Float, Lane, PART, Same, SquareFrom, for_float, part};
+//! worked out in f64 and applied in the compute type. Gradients of weights are summed in f64, of a few rows at once.
+use super::fold::{Add, Float, LANES, Lane, PART, Same, SquareFrom, close, for_float, line};
 use super::pointwise::contiguous;
 use super::reduce::{Axes, moments};
-use super::scan::Tile;
+use super::scan::{Draft, Tile};
 use super::simd::simd;
 use crate::array::{Array, Fresh};
 use crate::dtype::DType;
@@ -58,17 +58,9 @@ fn vector(v: &[f64], shape: Dims, dtype: DType) -> Result<Array> {
 #[inline(always)]
 fn statistics<const F: bool, T: Float>(x: &[T], eps: f64, centred: bool) -> (f64, f64) {
     let n = x.len() as f64;
-    let (mut mean, mut squares) = (0.0, 0.0);
-    if centred && !x.is_empty() {
-        for x in x.chunks(PART) {
-            mean += part::<F, T, Add, Same>(&Same, x, T::ZERO).widen();
-        }
-        mean /= n;
-    }
+    let mean = if centred && !x.is_empty() { line::<F, T, Add, Same>(&Same, x, T::ZERO) / n } else { 0.0 };
     let c = T::narrow(mean);
-    for x in x.chunks(PART) {
-        squares += part::<F, T, Add, SquareFrom>(&SquareFrom, x, c).widen();
-    }
+    let squares = line::<F, T, Add, SquareFrom>(&SquareFrom, x, c);
     let off = mean - c.widen(); // what rounding the mean did to the squares
     let var = squares / n - off * off;
     (mean, 1.0 / (if var < 0.0 { 0.0 } else { var } + eps).sqrt())
@@ -79,7 +71,9 @@ simd! {
         let (mean, rstd) = statistics::<FMA, T>(x, eps, centred);
         let (c, r) = (T::narrow(mean), T::narrow(rstd));
         if w.is_empty() {
-            o.iter_mut().zip(x).for_each(|(o, &x)| *o = (x - c) * r);
+            for (o, &x) in o.iter_mut().zip(x) {
+                *o = (x - c) * r;
+            }
         } else {
             for (((o, &x), &w), &b) in o.iter_mut().zip(x).zip(w).zip(b) {
                 *o = ((x - c) * r).fma::<FMA>(w, b);
@@ -91,51 +85,109 @@ simd! {
 simd! {
     /// Σ g w and Σ g w (x - c) of a line; `w` is 1 where it is empty.
     fn line_sums<T: Float>(g: &[T], x: &[T], w: &[T], c: T) -> (f64, f64) {
-        const WIDE: usize = 32;
         let (mut plain, mut with_x) = (0.0, 0.0);
         for at in (0..x.len()).step_by(PART) {
             let to = x.len().min(at + PART);
             let (g, x) = (&g[at..to], &x[at..to]);
-            let (mut s, mut t) = ([T::ZERO; WIDE], [T::ZERO; WIDE]);
-            let mut add = |i: usize, g: T, x: T| {
-                s[i] = s[i] + g;
-                t[i] = g.fma::<FMA>(x - c, t[i]);
-            };
-            let (gs, g_rest) = g.as_chunks::<WIDE>();
-            let (xs, x_rest) = x.as_chunks::<WIDE>();
+            let (mut s, mut t) = ([T::ZERO; LANES], [T::ZERO; LANES]);
+            let (gs, g_rest) = g.as_chunks::<LANES>();
+            let (xs, x_rest) = x.as_chunks::<LANES>();
             if w.is_empty() {
                 for (g, x) in gs.iter().zip(xs) {
-                    (0..WIDE).for_each(|i| add(i, g[i], x[i]));
+                    for i in 0..LANES {
+                        s[i] = s[i] + g[i];
+                        t[i] = g[i].fma::<FMA>(x[i] - c, t[i]);
+                    }
                 }
-                (0..WIDE).zip(g_rest).zip(x_rest).for_each(|((i, &g), &x)| add(i, g, x));
+                for i in 0..g_rest.len() {
+                    s[i] = s[i] + g_rest[i];
+                    t[i] = g_rest[i].fma::<FMA>(x_rest[i] - c, t[i]);
+                }
             } else {
-                let (ws, w_rest) = w[at..to].as_chunks::<WIDE>();
+                let (ws, w_rest) = w[at..to].as_chunks::<LANES>();
                 for ((g, x), w) in gs.iter().zip(xs).zip(ws) {
-                    (0..WIDE).for_each(|i| add(i, g[i] * w[i], x[i]));
+                    for i in 0..LANES {
+                        let g = g[i] * w[i];
+                        s[i] = s[i] + g;
+                        t[i] = g.fma::<FMA>(x[i] - c, t[i]);
+                    }
                 }
-                (0..WIDE).zip(g_rest).zip(x_rest).zip(w_rest).for_each(|(((i, &g), &x), &w)| add(i, g * w, x));
+                for i in 0..g_rest.len() {
+                    let g = g_rest[i] * w_rest[i];
+                    s[i] = s[i] + g;
+                    t[i] = g.fma::<FMA>(x_rest[i] - c, t[i]);
+                }
             }
-            plain += part::<FMA, T, Add, Same>(&Same, &s, T::ZERO).widen();
-            with_x += part::<FMA, T, Add, Same>(&Same, &t, T::ZERO).widen();
+            plain += close::<T, Add>(s).widen();
+            with_x += close::<T, Add>(t).widen();
         }
         (plain, with_x)
     }
 }
+/// Rows whose sums are taken in the compute type before they are widened.
+const ROWS: usize = PART / LANES;
+/// Most elements of a block of rows that goes through the caches together.
+const BLOCK: usize = 1 << 15;
+/// How many rows of `n` elements are taken together.
+fn rows_at_once(n: usize) -> usize {
+    (BLOCK / n.max(1)).clamp(1, ROWS)
+}
 simd! {
-    /// Adds g and g (x - c) r of a row to the sums of its columns.
-    fn add_row<T: Float>(g: &[T], x: &[T], c: T, r: T, plain: &mut [f64], with_x: &mut [f64]) {
-        for (((&g, &x), p), q) in g.iter().zip(x).zip(plain).zip(with_x) {
-            *p += g.widen();
-            *q += (g * ((x - c) * r)).widen();
+    /// Adds g and g (x - c) r of at most `ROWS` rows to the sums of their columns; `k` has c and r of each row.
+    fn add_rows<T: Float>(g: &[T], x: &[T], k: &[[T; 2]], plain: &mut [f64], with_x: &mut [f64]) {
+        let n = plain.len();
+        for at in (0..n).step_by(LANES) {
+            let width = LANES.min(n - at);
+            let (mut s, mut t) = ([T::ZERO; LANES], [T::ZERO; LANES]);
+            for (r, &[c, rstd]) in k.iter().enumerate() {
+                let (g, x) = (&g[r * n + at..][..width], &x[r * n + at..][..width]);
+                if let (Ok(g), Ok(x)) = (<&[T; LANES]>::try_from(g), <&[T; LANES]>::try_from(x)) {
+                    for i in 0..LANES {
+                        s[i] = s[i] + g[i];
+                        t[i] = g[i].fma::<FMA>((x[i] - c) * rstd, t[i]);
+                    }
+                } else {
+                    for i in 0..width {
+                        s[i] = s[i] + g[i];
+                        t[i] = g[i].fma::<FMA>((x[i] - c) * rstd, t[i]);
+                    }
+                }
+            }
+            for i in 0..width {
+                plain[at + i] += s[i].widen();
+                with_x[at + i] += t[i].widen();
+            }
         }
     }
 }
 simd! {
-    /// Adds g and g (x - c) of a row to the sums of its columns, which have a `c` each.
+    /// Adds g and g (x - c) of rows to the sums of their columns, which have a `c` each.
     fn add_columns<T: Float>(g: &[T], x: &[T], c: &[T], plain: &mut [f64], with_x: &mut [f64]) {
-        for ((((&g, &x), &c), p), q) in g.iter().zip(x).zip(c).zip(plain).zip(with_x) {
-            *p += g.widen();
-            *q += (g * (x - c)).widen();
+        let n = plain.len();
+        for (g, x) in g.chunks(n * ROWS).zip(x.chunks(n * ROWS)) {
+            for at in (0..n).step_by(LANES) {
+                let width = LANES.min(n - at);
+                let c = &c[at..][..width];
+                let (mut s, mut t) = ([T::ZERO; LANES], [T::ZERO; LANES]);
+                for (g, x) in g.chunks_exact(n).zip(x.chunks_exact(n)) {
+                    let (g, x) = (&g[at..][..width], &x[at..][..width]);
+                    if let (Ok(g), Ok(x), Ok(c)) = (<&[T; LANES]>::try_from(g), <&[T; LANES]>::try_from(x), <&[T; LANES]>::try_from(c)) {
+                        for i in 0..LANES {
+                            s[i] = s[i] + g[i];
+                            t[i] = g[i].fma::<FMA>(x[i] - c[i], t[i]);
+                        }
+                    } else {
+                        for i in 0..width {
+                            s[i] = s[i] + g[i];
+                            t[i] = g[i].fma::<FMA>(x[i] - c[i], t[i]);
+                        }
+                    }
+                }
+                for i in 0..width {
+                    plain[at + i] += s[i].widen();
+                    with_x[at + i] += t[i].widen();
+                }
+            }
         }
     }
 }
@@ -147,23 +199,38 @@ fn mix<const F: bool, T: Float>(g: T, x: T, [c, k0, k1, k2]: [T; 4]) -> T {
 simd! {
     /// `mix` of a line, of g `w` if that is not empty; without g if that is.
     fn mix_line<T: Float>(g: &[T], x: &[T], w: &[T], k: [T; 4], o: &mut [T]) {
-        match (g.is_empty(), w.is_empty()) {
-            (true, _) => o.iter_mut().zip(x).for_each(|(o, &x)| *o = (x - k[0]).fma::<FMA>(k[2], k[3])),
-            (_, true) => o.iter_mut().zip(g).zip(x).for_each(|((o, &g), &x)| *o = mix::<FMA, T>(g, x, k)),
-            _ => o.iter_mut().zip(g).zip(x).zip(w).for_each(|(((o, &g), &x), &w)| *o = mix::<FMA, T>(g * w, x, k)),
+        if g.is_empty() {
+            for (o, &x) in o.iter_mut().zip(x) {
+                *o = (x - k[0]).fma::<FMA>(k[2], k[3]);
+            }
+        } else if w.is_empty() {
+            for ((o, &g), &x) in o.iter_mut().zip(g).zip(x) {
+                *o = mix::<FMA, T>(g, x, k);
+            }
+        } else {
+            for (((o, &g), &x), &w) in o.iter_mut().zip(g).zip(x).zip(w) {
+                *o = mix::<FMA, T>(g * w, x, k);
+            }
         }
     }
 }
 simd! {
-    /// `mix` of a row of columns that have coefficients each; without g if that is empty.
-    fn mix_row<T: Float>(g: &[T], x: &[T], k: [&[T]; 4], o: &mut [T]) {
-        let n = o.len();
-        let (x, [c, k0, k1, k2]) = (&x[..n], k.map(|k| &k[..n]));
+    /// `mix` of rows whose columns have coefficients each; without g if that is empty.
+    fn mix_rows<T: Float>(g: &[T], x: &[T], k: [&[T]; 4], o: &mut [T]) {
+        let n = k[0].len();
+        let [c, k0, k1, k2] = [&k[0][..n], &k[1][..n], &k[2][..n], &k[3][..n]];
         if g.is_empty() {
-            (0..n).for_each(|i| o[i] = (x[i] - c[i]).fma::<FMA>(k1[i], k2[i]));
+            for (x, o) in x.chunks_exact(n).zip(o.chunks_exact_mut(n)) {
+                for i in 0..n {
+                    o[i] = (x[i] - c[i]).fma::<FMA>(k1[i], k2[i]);
+                }
+            }
         } else {
-            let g = &g[..n];
-            (0..n).for_each(|i| o[i] = mix::<FMA, T>(g[i], x[i], [c[i], k0[i], k1[i], k2[i]]));
+            for ((g, x), o) in g.chunks_exact(n).zip(x.chunks_exact(n)).zip(o.chunks_exact_mut(n)) {
+                for i in 0..n {
+                    o[i] = mix::<FMA, T>(g[i], x[i], [c[i], k0[i], k1[i], k2[i]]);
+                }
+            }
         }
     }
 }
@@ -208,10 +275,10 @@ fn norm_lines(
         let mut x = Lines::<T>::new(a)?;
         let given = parameters.iter().any(Option::is_some);
         let (w, b) = if given { (Lines::all(parameters[0], n, 1.0)?, Lines::all(parameters[1], n, 0.0)?) } else { (vec![], vec![]) };
-        let mut scratch = Vec::new();
+        let mut draft = Draft::default();
         for i in 0..shape.numel() {
             let x = x.get(i * n, n);
-            Tile::line(i * n, n).write(&mut out, a.dtype, &mut scratch, |o| {
+            Tile::line(i * n, n).write(&mut out, a.dtype, &mut draft, |o| {
                 let (mean, rstd) = norm_line(x, &w, &b, eps, centred, o);
                 Lane::put(&[mean], &mut means, stats, i, 1, 0, 1);
                 Lane::put(&[rstd], &mut rstds, stats, i, 1, 0, 1);
@@ -262,17 +329,23 @@ pub fn layer_norm_backward(
         let w = if weight.is_some() { Lines::<T>::all(weight, n, 1.0)? } else { vec![] };
         let lines = rstd.numel();
         let (means, rstds) = (Lines::<f64>::all(mean, lines, 0.0)?, Lines::<f64>::all(Some(rstd), lines, 0.0)?);
-        let mut scratch = Vec::new();
-        for (i, (&m, &r)) in means.iter().zip(&rstds).enumerate() {
-            let (g, x, c) = (gs.get(i * n, n), xs.get(i * n, n), T::narrow(m));
-            if let Some(out) = &mut out {
+        let (mut draft, at_once) = (Draft::default(), rows_at_once(n));
+        let mut k = Vec::with_capacity(at_once);
+        for first in (0..lines).step_by(at_once) {
+            let rows = at_once.min(lines - first);
+            let (g, x) = (gs.get(first * n, rows * n), xs.get(first * n, rows * n));
+            k.clear();
+            k.extend((first..first + rows).map(|i| [T::narrow(means[i]), T::narrow(rstds[i])]));
+            if mask[1] || mask[2] {
+                add_rows(g, x, &k, &mut plain, &mut with_x);
+            }
+            let Some(out) = &mut out else { continue };
+            for (i, &[c, _]) in k.iter().enumerate() {
+                let (g, x, r) = (&g[i * n..][..n], &x[i * n..][..n], rstds[first + i]);
                 let (s, t) = line_sums(g, x, &w, c);
                 let (s, t) = (if mean.is_some() { -r * s / n as f64 } else { 0.0 }, -r * r * r * t / n as f64);
                 let k = [c.widen(), r, t, s].map(T::narrow);
-                Tile::line(i * n, n).write(out, a.dtype, &mut scratch, |o| mix_line(g, x, &w, k, o));
-            }
-            if mask[1] || mask[2] {
-                add_row(g, x, c, T::narrow(r), &mut plain, &mut with_x);
+                Tile::line((first + i) * n, n).write(out, a.dtype, &mut draft, |o| mix_line(g, x, &w, k, o));
             }
         }
     });
@@ -303,22 +376,30 @@ fn mix_channels(g: Option<&Array>, a: &Array, k: &[[f64; 4]]) -> Result<Array> {
         };
         let mut xs = Lines::<T>::new(a)?;
         let mut gs = g.map(Lines::<T>::new).transpose()?;
-        let mut scratch = Vec::new();
-        let n = if inner >= SHORT { inner } else { channels * inner };
-        let mut columns: [Vec<T>; 4] = [const { Vec::new() }; 4];
-        for i in 0..a.numel() / n {
-            let (g, x) = (gs.as_mut().map_or(&[][..], |g| g.get(i * n, n)), xs.get(i * n, n));
-            if inner < SHORT && (i == 0 || k.len() > channels) {
-                columns.iter_mut().for_each(Vec::clear);
-                for c in 0..channels {
-                    let k = narrow(i * channels + c);
-                    columns.iter_mut().zip(k).for_each(|(column, k)| column.resize(column.len() + inner, k));
-                }
+        let mut draft = Draft::default();
+        if inner >= SHORT {
+            for i in 0..a.numel() / inner {
+                let (g, x) = (gs.as_mut().map_or(&[][..], |g| g.get(i * inner, inner)), xs.get(i * inner, inner));
+                Tile::line(i * inner, inner).write(&mut out, a.dtype, &mut draft, |o| mix_line(g, x, &[], narrow(i), o));
             }
-            Tile::line(i * n, n).write(&mut out, a.dtype, &mut scratch, |o| match inner >= SHORT {
-                true => mix_line(g, x, &[], narrow(i), o),
-                false => mix_row(g, x, columns.each_ref().map(|c| &c[..]), o),
-            });
+        } else {
+            // Several images at once where they have the coefficients in common.
+            let (row, total) = (channels * inner, a.numel());
+            let n = if k.len() > channels { row } else { row * (PART * 4 / row).max(1) };
+            let mut columns: [Vec<T>; 4] = [const { Vec::new() }; 4];
+            for at in (0..total).step_by(n) {
+                if at == 0 || k.len() > channels {
+                    columns.iter_mut().for_each(Vec::clear);
+                    for c in 0..channels {
+                        let k = narrow(at / inner + c);
+                        columns.iter_mut().zip(k).for_each(|(column, k)| column.resize(column.len() + inner, k));
+                    }
+                }
+                let n = n.min(total - at);
+                let (g, x) = (gs.as_mut().map_or(&[][..], |g| g.get(at, n)), xs.get(at, n));
+                let columns = columns.each_ref().map(|c| &c[..]);
+                Tile::line(at, n).write(&mut out, a.dtype, &mut draft, |o| mix_rows(g, x, columns, o));
+            }
         }
     });
     Ok(out.done())
@@ -345,13 +426,15 @@ fn channel_sums(g: &Array, a: &Array, means: &[f64]) -> Result<Vec<[f64; 2]>> {
         } else {
             let n = channels * inner;
             let (mut c, mut plain, mut with_x) = (Vec::new(), vec![0.0; n], vec![0.0; n]);
-            for image in 0..images {
+            let at_once = if means.len() > channels { 1 } else { rows_at_once(n) };
+            for image in (0..images).step_by(at_once) {
                 let first = image * channels % means.len();
                 if image == 0 || means.len() > channels {
                     c = (0..n).map(|i| T::narrow(means[first + i / inner])).collect();
                 }
-                add_columns(gs.get(image * n, n), xs.get(image * n, n), &c, &mut plain, &mut with_x);
-                if means.len() > channels || image + 1 == images {
+                let rows = at_once.min(images - image);
+                add_columns(gs.get(image * n, rows * n), xs.get(image * n, rows * n), &c, &mut plain, &mut with_x);
+                if means.len() > channels || image + rows == images {
                     (0..n).for_each(|i| add(first + i / inner, c[i], plain[i], with_x[i]));
                     plain.fill(0.0);
                     with_x.fill(0.0);

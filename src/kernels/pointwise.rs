@@ -70,7 +70,7 @@ pub fn copy(to: &Array, from: &Array) -> Result<()> {
 /// Sets every element.
 pub fn fill(to: &Array, v: Scalar) -> Result<()> {
     writable(to)?;
-    if to.is_contiguous() && !streams(to) {
+    if to.is_contiguous() && !streams(to.nbytes()) {
         // SAFETY: nothing of it is lent.
         for_dtype!(to.dtype, T => unsafe { to.write::<T>(to.offset, to.numel()) }.fill(T::of(v)));
         return Ok(());
@@ -311,7 +311,7 @@ impl<const N: usize> Call<'_, N> {
     }
     fn walk<T: Compute>(&self) -> Result<()> {
         let &Call { to, n, k, x, lies } = self;
-        let streams = streams(to) && !x.iter().any(|a| overlap(a, to));
+        let streams = streams(to.nbytes()) && !x.iter().any(|a| overlap(a, to));
         if to.dtype == T::DTYPE && !streams && self.flat() {
             // SAFETY: no operand shares the result's storage, and the result is not lent elsewhere.
             T::apply(k, x.map(|a| a.read(a.offset, n)), unsafe { to.write(to.offset, n) });
@@ -405,7 +405,7 @@ impl<const N: usize> Call<'_, N> {
         let x = x.map(|a| a.read::<H>(a.offset, n));
         // SAFETY: no operand shares the result's storage, and the result is not lent elsewhere.
         let o = unsafe { to.write::<H>(to.offset, n) };
-        if !streams(to) {
+        if !streams(to.nbytes()) {
             H::apply(k, x, o);
             return true;
         }
@@ -413,7 +413,7 @@ impl<const N: usize> Call<'_, N> {
         for (i, o) in o.chunks_mut(block.len()).enumerate() {
             let block = &mut block[..o.len()];
             H::apply(k, x.map(|x| &x[i * (STREAM_PIECE / size_of::<u16>())..][..o.len()]), block);
-            stream(bytes(block), bytes_mut(o));
+            stream(block, o);
         }
         settle();
         true
@@ -434,7 +434,7 @@ fn transfer(to: &Array, from: &Array) -> Result<()> {
     }
 }
 fn transfer_by<T: Compute>(to: &Array, from: &Array) -> Result<()> {
-    let (same, streams, n) = (to.dtype == from.dtype, streams(to), to.numel());
+    let (same, streams, n) = (to.dtype == from.dtype, streams(to.nbytes()), to.numel());
     let simple = to.is_contiguous() && to.shape == from.shape && from.is_contiguous();
     if simple && same {
         // SAFETY: the arrays do not overlap.
@@ -634,7 +634,7 @@ fn pull<B: Element>(s: &[B], place: &Place, rows: usize, cols: usize, d: &mut [B
     }
 }
 fn push<B: Element>(s: &[B], place: &Place, cols: usize, d: &mut [B]) {
-    let put = |s: &[B], d: &mut [B]| if place.streams { stream(bytes(s), bytes_mut(d)) } else { d.copy_from_slice(s) };
+    let put = |s: &[B], d: &mut [B]| if place.streams { stream(s, d) } else { d.copy_from_slice(s) };
     match &place.form {
         Form::Line(1) => put(s, d),
         Form::Line(step) => s.iter().enumerate().for_each(|(i, s)| d[i * step] = *s),
@@ -664,23 +664,21 @@ simd! {
                 }
             }
         }
-        let mut rest = |rows: std::ops::Range<usize>, cols: std::ops::Range<usize>| {
-            for r in rows.filter(|_| !cols.is_empty()) {
-                let d = &mut d[r * ds..][cols.clone()];
-                d.iter_mut().zip(s[r + cols.start * cs..].iter().step_by(cs)).for_each(|(d, s)| *d = *s);
+        for r in 0..rows {
+            for c in if r < full_rows { full_cols } else { 0 }..cols {
+                d[r * ds + c] = s[r + c * cs];
             }
-        };
-        rest(0..full_rows, full_cols..cols);
-        rest(full_rows..rows, 0..cols);
+        }
     }
 }
 
-/// Is a result so large that its stores had better go past the caches?
-fn streams(to: &Array) -> bool {
-    cfg!(target_arch = "x86_64") && to.nbytes() >= STREAM
+/// Is a result of so many bytes so large that its stores had better go past the caches?
+pub(super) fn streams(nbytes: usize) -> bool {
+    cfg!(target_arch = "x86_64") && nbytes >= STREAM
 }
-/// Copies past the caches: whole lines are written without being read first.
-fn stream(s: &[u8], d: &mut [u8]) {
+/// Copies past the caches: whole lines are written without being read first. `settle` has to follow before the kernel ends.
+pub(super) fn stream<T: Element>(s: &[T], d: &mut [T]) {
+    let (s, d) = (bytes(s), bytes_mut(d));
     assert_eq!(s.len(), d.len());
     #[cfg(target_arch = "x86_64")]
     {
@@ -703,7 +701,7 @@ fn stream(s: &[u8], d: &mut [u8]) {
     d.copy_from_slice(s);
 }
 /// Makes streamed stores visible in order.
-fn settle() {
+pub(super) fn settle() {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: SSE is part of x86-64.
     unsafe {

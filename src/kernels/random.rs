@@ -291,8 +291,12 @@ fn sin_cos<const F: bool>(x: f32) -> (f32, f32) {
     let s = (-1.9515295891e-4f32).fma::<F>(z, 8.3321608736e-3).fma::<F>(z, -1.6666654611e-1);
     let s = (s * z).fma::<F>(x, x);
     let (sin, cos) = if j & 2 == 0 { (s, c) } else { (c, s) };
-    let sign = |v: f32, flip: i32| f32::from_bits(v.to_bits() ^ ((flip & 4) as u32) << 29);
-    (sign(sin, j), sign(cos, !(j - 2)))
+    (flipped(sin, j), flipped(cos, !(j - 2)))
+}
+/// With the other sign where bit 2 is set.
+#[inline(always)]
+fn flipped(v: f32, octant: i32) -> f32 {
+    f32::from_bits(v.to_bits() ^ ((octant & 4) as u32) << 29)
 }
 simd! {
     fn box_muller_f32(block: &mut [f32], mean: f32, std: f32) {

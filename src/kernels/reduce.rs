@@ -475,13 +475,32 @@ simd! {
                 }
             }
             if let Some(p) = found {
-                let best = *best;
-                #[allow(clippy::eq_op, reason = "true for NaN only")]
-                let is_best = |v: &T| *v == best || (*v != *v && best != best);
-                *at = (first + p + x[p..].iter().position(is_best).unwrap_or(0)) as i64;
+                *at = (first + p + find(&x[p..], *best)) as i64;
             }
         }
     }
+}
+/// Where a value that is there is first found: NaN equals NaN.
+#[inline(always)]
+#[allow(clippy::eq_op, reason = "true for NaN only")]
+fn find<T: Lane>(x: &[T], v: T) -> usize {
+    let mut at = 0;
+    for block in x.chunks(LANES) {
+        let mut any = false;
+        for &x in block {
+            any |= (x == v) | ((x != x) & (v != v));
+        }
+        if any {
+            for &x in block {
+                if (x == v) | ((x != x) & (v != v)) {
+                    return at;
+                }
+                at += 1;
+            }
+        }
+        at += block.len();
+    }
+    0
 }
 simd! {
     /// As `pick_lines`, column by column, for rows that are numbered from `first`.

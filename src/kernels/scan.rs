@@ -42,18 +42,37 @@ impl Tile {
     pub fn line(at: usize, n: usize) -> Tile {
         Tile { first: 0, n, w: 1, at, rs: 1, cs: 1 }
     }
-    /// Lends the tile's place in `out` to be written, or `scratch` that is then cast and moved there.
-    pub fn write<T: Lane>(&self, out: &mut Fresh, dtype: DType, scratch: &mut Vec<T>, f: impl FnOnce(&mut [T])) {
+    /// Lends the tile's place in `out` to be written, or a draft that is then cast and moved there.
+    pub fn write<T: Lane>(&self, out: &mut Fresh, dtype: DType, draft: &mut Draft<T>, f: impl FnOnce(&mut [T])) {
         let len = self.n * self.w;
+        let held = &mut draft.0;
         if dtype == T::DTYPE && (self.w == 1 || self.cs == 1) && (self.n == 1 || self.rs == self.w) {
-            return f(&mut out.slice_mut()[self.at..][..len]);
+            let out = out.slice_mut();
+            let streams = DRAFTS.contains(&len) && pointwise::streams(size_of_val(out));
+            let place = &mut out[self.at..][..len];
+            if !streams {
+                return f(place);
+            }
+            held.resize(len, T::default());
+            f(held);
+            return pointwise::stream(held, place);
         }
-        scratch.resize(len, T::default());
-        f(scratch);
+        held.resize(len, T::default());
+        f(held);
         match self.w {
-            1 => T::put(scratch, out, dtype, self.at, self.n, 0, self.rs),
-            _ => T::put(scratch, out, dtype, self.at, self.w, self.rs, self.cs),
+            1 => T::put(held, out, dtype, self.at, self.n, 0, self.rs),
+            _ => T::put(held, out, dtype, self.at, self.w, self.rs, self.cs),
         }
+    }
+}
+/// Elements of a tile of a large result that are drafted, to be written past the caches: fewer are not worth it, more leave the cache before.
+const DRAFTS: std::ops::Range<usize> = 256..1 << 16;
+/// What a kernel writes tiles of a result by.
+#[derive(Default)]
+pub(super) struct Draft<T>(Vec<T>);
+impl<T> Drop for Draft<T> {
+    fn drop(&mut self) {
+        pointwise::settle();
     }
 }
 /// Calls `f` for each tile along `dim` of operands of one shape: of whole lines, or in the order of the lines (reversed, if so asked).
@@ -131,15 +150,28 @@ fn is_dense<T: Lane>(v: &Array, across: usize, rows: usize, w: usize) -> bool {
     v.dtype == T::DTYPE && (w == 1 || v.strides[across] == 1) && (rows == 1 || v.strides[1] == w)
 }
 
+/// Joins each of eight to those before it: by steps of one, two and four.
+#[inline(always)]
+fn prefixes<T: Lane, J: Join>(mut v: [T; 8]) -> [T; 8] {
+    for i in (1..8).rev() {
+        v[i] = J::join(v[i - 1], v[i]);
+    }
+    for i in (2..8).rev() {
+        v[i] = J::join(v[i - 2], v[i]);
+    }
+    for i in (4..8).rev() {
+        v[i] = J::join(v[i - 4], v[i]);
+    }
+    v
+}
 simd! {
     /// Joins each row of `x` to what is carried, and writes what is then carried.
     fn running<T: Lane, J: Join>(carry: &mut [T::Wide], x: &[T], o: &mut [T], reverse: bool) {
         let w = carry.len();
         let n = x.len() / w;
-        let place = |i: usize| if reverse { n - 1 - i } else { i };
         let [alone] = carry else {
             for r in 0..n {
-                let at = place(r) * w;
+                let at = if reverse { n - 1 - r } else { r } * w;
                 for ((c, &x), o) in carry.iter_mut().zip(&x[at..][..w]).zip(&mut o[at..][..w]) {
                     *c = J::join(*c, x.widen());
                     *o = T::narrow(*c);
@@ -151,20 +183,21 @@ simd! {
         let eights = if size_of::<T>() < size_of::<T::Wide>() { n / 8 } else { 0 };
         for e in 0..eights {
             let at = if reverse { n - 8 - 8 * e } else { 8 * e };
-            let side = |i: usize| if reverse { 7 - i } else { i };
             let (x, o) = (&x[at..][..8], &mut o[at..][..8]);
-            let v: [T::Wide; 8] = std::array::from_fn(|i| x[side(i)].widen());
-            let v: [T::Wide; 8] = std::array::from_fn(|i| if i >= 1 { J::join(v[i.max(1) - 1], v[i]) } else { v[i] });
-            let v: [T::Wide; 8] = std::array::from_fn(|i| if i >= 2 { J::join(v[i.max(2) - 2], v[i]) } else { v[i] });
-            let v: [T::Wide; 8] = std::array::from_fn(|i| if i >= 4 { J::join(v[i.max(4) - 4], v[i]) } else { v[i] });
+            let mut v = [J::start::<T::Wide>(); 8];
             for i in 0..8 {
-                o[side(i)] = T::narrow(J::join(c, v[i]));
+                v[i] = x[if reverse { 7 - i } else { i }].widen();
+            }
+            let v = prefixes::<T::Wide, J>(v);
+            for i in 0..8 {
+                o[if reverse { 7 - i } else { i }] = T::narrow(J::join(c, v[i]));
             }
             c = J::join(c, v[7]);
         }
         for i in 8 * eights..n {
-            c = J::join(c, x[place(i)].widen());
-            o[place(i)] = T::narrow(c);
+            let at = if reverse { n - 1 - i } else { i };
+            c = J::join(c, x[at].widen());
+            o[at] = T::narrow(c);
         }
         *alone = c;
     }
@@ -173,7 +206,7 @@ fn cumulate<J: Join>(a: &Array, dim: usize, dtype: DType, reverse: bool) -> Resu
     let mut out = Fresh::new(a.shape, dtype)?;
     for_compute!(dtype, T => {
         let start = J::start::<<T as Lane>::Wide>();
-        let (mut carry, mut scratch) = (Vec::new(), Vec::new());
+        let (mut carry, mut draft) = (Vec::new(), Draft::default());
         let mut step = None;
         tiles::<T, 1>([a], dim, false, reverse, &mut |t, [x]| {
             // A line begins where the steps do not go on.
@@ -183,7 +216,7 @@ fn cumulate<J: Join>(a: &Array, dim: usize, dtype: DType, reverse: bool) -> Resu
                 carry.clear();
                 carry.resize(t.w, start);
             }
-            t.write(&mut out, dtype, &mut scratch, |o| running::<T, J>(&mut carry, x, o, reverse));
+            t.write(&mut out, dtype, &mut draft, |o| running::<T, J>(&mut carry, x, o, reverse));
         })?;
     });
     Ok(out.done())
@@ -219,7 +252,7 @@ simd! {
 fn best_so_far<P: Prefer>(a: &Array, dim: usize) -> Result<(Array, Array)> {
     let (mut values, mut indices) = (Fresh::new(a.shape, a.dtype)?, Fresh::new(a.shape, DType::Int64)?);
     for_compute!(a.dtype, T => {
-        let (mut best, mut at, mut held, mut places) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (mut best, mut at, mut held, mut places) = (Vec::new(), Vec::new(), Draft::default(), Draft::default());
         tiles::<T, 1>([a], dim, false, false, &mut |t, [x]| {
             if t.first == 0 {
                 best.resize(t.w, T::default());
@@ -265,12 +298,12 @@ pub fn logcumsumexp(a: &Array, dim: usize) -> Result<Array> {
     }
     let mut out = Fresh::new(a.shape, a.dtype)?;
     for_float!(a.dtype, T => {
-        let (mut top, mut sum, mut scratch) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut top, mut sum, mut draft) = (Vec::new(), Vec::new(), Draft::default());
         tiles::<T, 1>([a], dim, false, false, &mut |t, [x]| {
             if t.first == 0 {
                 (top, sum) = (vec![f64::NEG_INFINITY; t.w], vec![0.0; t.w]);
             }
-            t.write(&mut out, a.dtype, &mut scratch, |o| running_logsumexp(&mut top, &mut sum, x, o));
+            t.write(&mut out, a.dtype, &mut draft, |o| running_logsumexp(&mut top, &mut sum, x, o));
         })?;
     });
     Ok(out.done())

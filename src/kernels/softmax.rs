@@ -1,113 +1,177 @@
 //! softmax and log-softmax along one axis, and their gradients.
 //!
-//! One kernel body each, over rows of `w` elements: a line on its own is cut into rows of `LANES`, one accumulator a column, which are then
-//! joined; lines side by side have one accumulator each. Exponentials are taken of x - max, in the compute type, and summed in f64.
-use super::fold::{Add, Float, Greatest, Join, LANES, Lane};
+//! Two loops each: over a line on its own, and over lines side by side, a column each. Exponentials are taken of x - max, in the compute
+//! type, and summed as `fold` sums a line, or in f64 down a column.
+use super::fold::{Add, Float, Greatest, Join, PART, Same, line, part};
 use super::math::Real;
-use super::scan::tiles;
+use super::scan::{Draft, tiles};
 use super::simd::simd;
 use crate::array::{Array, Fresh};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 
-/// The columns of a tile: for each the largest (later a factor or a term) and a sum. They belong to one line if `alone`.
+simd! { fn softmax_line<T: Float>(x: [&[T]; 1], o: &mut [T]) {
+    let [x] = x;
+    let top = T::narrow(line::<FMA, T, Greatest, Same>(&Same, x, T::ZERO));
+    let mut sum = 0.0;
+    for (x, o) in x.chunks(PART).zip(o.chunks_mut(PART)) {
+        for (o, &x) in o.iter_mut().zip(x) {
+            *o = (x - top).exp::<FMA>();
+        }
+        sum += part::<FMA, T, Add, Same>(&Same, o, T::ZERO).widen();
+    }
+    let r = T::narrow(1.0 / sum);
+    for o in o {
+        *o = *o * r;
+    }
+} }
+simd! { fn log_softmax_line<T: Float>(x: [&[T]; 1], o: &mut [T]) {
+    let [x] = x;
+    let top = T::narrow(line::<FMA, T, Greatest, Same>(&Same, x, T::ZERO));
+    let mut sum = 0.0;
+    for (x, o) in x.chunks(PART).zip(o.chunks_mut(PART)) {
+        for (o, &x) in o.iter_mut().zip(x) {
+            *o = (x - top).exp::<FMA>();
+        }
+        sum += part::<FMA, T, Add, Same>(&Same, o, T::ZERO).widen();
+    }
+    let log = T::narrow(Real::log::<FMA>(sum));
+    for (o, &x) in o.iter_mut().zip(x) {
+        *o = (x - top) - log;
+    }
+} }
+simd! { fn softmax_backward_line<T: Float>(x: [&[T]; 2], o: &mut [T]) {
+    let [g, y] = x;
+    let mut sum = 0.0;
+    for ((g, y), o) in g.chunks(PART).zip(y.chunks(PART)).zip(o.chunks_mut(PART)) {
+        for ((o, &g), &y) in o.iter_mut().zip(g).zip(y) {
+            *o = g * y;
+        }
+        sum += part::<FMA, T, Add, Same>(&Same, o, T::ZERO).widen();
+    }
+    let sum = T::narrow(sum);
+    for ((o, &g), &y) in o.iter_mut().zip(g).zip(y) {
+        *o = (g - sum) * y;
+    }
+} }
+simd! { fn log_softmax_backward_line<T: Float>(x: [&[T]; 2], o: &mut [T]) {
+    let [g, y] = x;
+    let sum = T::narrow(line::<FMA, T, Add, Same>(&Same, g, T::ZERO));
+    for ((o, &g), &y) in o.iter_mut().zip(g).zip(y) {
+        *o = g - y.exp::<FMA>() * sum;
+    }
+} }
+
+/// What is known of the columns of a tile: of each the largest (later a factor or a term) and a sum.
 struct Columns<T> {
-    alone: bool,
     top: Vec<T>,
     sum: Vec<f64>,
 }
 impl<T: Float> Columns<T> {
     fn reset(&mut self, w: usize) {
-        self.alone = w == 1;
-        let w = if self.alone { LANES } else { w };
         self.top.clear();
         self.top.resize(w, T::LOWEST);
         self.sum.clear();
         self.sum.resize(w, 0.0);
     }
-    #[inline(always)]
-    fn fill_top(&mut self, x: &[T]) {
-        for x in x.chunks(self.top.len()) {
-            self.top.iter_mut().zip(x).for_each(|(t, &x)| *t = Greatest::join(*t, x));
-        }
-        spread::<T, Greatest>(self.alone, &mut self.top);
-    }
 }
-/// Joins the columns of a line on its own, and sets each to the result.
+/// The largest of each column.
 #[inline(always)]
-fn spread<T: Lane, J: Join>(alone: bool, columns: &mut [T]) {
-    if alone {
-        let mut half = columns.len() / 2;
-        while half > 0 {
-            let (a, b) = columns.split_at_mut(half);
-            a.iter_mut().zip(b).for_each(|(a, &mut b)| *a = J::join(*a, b));
-            half /= 2;
+fn fill_top<T: Float>(top: &mut [T], x: &[T]) {
+    for x in x.chunks_exact(top.len()) {
+        for (t, &x) in top.iter_mut().zip(x) {
+            *t = Greatest::join(*t, x);
         }
-        let all = columns[0];
-        columns.fill(all);
     }
 }
-simd! { fn softmax_tile<T: Float>(c: &mut Columns<T>, x: [&[T]; 1], o: &mut [T]) {
-    c.fill_top(x[0]);
+simd! { fn softmax_columns<T: Float>(c: &mut Columns<T>, x: [&[T]; 1], o: &mut [T]) {
     let w = c.top.len();
-    for (x, o) in x[0].chunks(w).zip(o.chunks_mut(w)) {
-        for (((x, o), t), s) in x.iter().zip(o).zip(&c.top).zip(&mut c.sum) {
-            *o = (*x - *t).exp::<FMA>();
-            *s += o.widen();
+    let ([x], top, sum) = (x, &mut c.top[..w], &mut c.sum[..w]);
+    fill_top(top, x);
+    for (x, o) in x.chunks_exact(w).zip(o.chunks_exact_mut(w)) {
+        for i in 0..w {
+            o[i] = (x[i] - top[i]).exp::<FMA>();
+            sum[i] += o[i].widen();
         }
     }
-    spread::<f64, Add>(c.alone, &mut c.sum);
-    c.top.iter_mut().zip(&c.sum).for_each(|(t, s)| *t = T::narrow(1.0 / *s));
-    for o in o.chunks_mut(w) {
-        o.iter_mut().zip(&c.top).for_each(|(o, &t)| *o = *o * t);
+    for i in 0..w {
+        top[i] = T::narrow(1.0 / sum[i]);
     }
-} }
-simd! { fn log_softmax_tile<T: Float>(c: &mut Columns<T>, x: [&[T]; 1], o: &mut [T]) {
-    c.fill_top(x[0]);
-    let w = c.top.len();
-    for x in x[0].chunks(w) {
-        for ((x, t), s) in x.iter().zip(&c.top).zip(&mut c.sum) {
-            *s += (*x - *t).exp::<FMA>().widen();
-        }
-    }
-    spread::<f64, Add>(c.alone, &mut c.sum);
-    c.sum.iter_mut().for_each(|s| *s = Real::log::<FMA>(*s));
-    for (x, o) in x[0].chunks(w).zip(o.chunks_mut(w)) {
-        for (((x, o), t), s) in x.iter().zip(o).zip(&c.top).zip(&c.sum) {
-            *o = (*x - *t) - T::narrow(*s);
+    for o in o.chunks_exact_mut(w) {
+        for i in 0..w {
+            o[i] = o[i] * top[i];
         }
     }
 } }
-simd! { fn softmax_backward_tile<T: Float>(c: &mut Columns<T>, x: [&[T]; 2], o: &mut [T]) {
+simd! { fn log_softmax_columns<T: Float>(c: &mut Columns<T>, x: [&[T]; 1], o: &mut [T]) {
     let w = c.top.len();
-    for (g, y) in x[0].chunks(w).zip(x[1].chunks(w)) {
-        g.iter().zip(y).zip(&mut c.sum).for_each(|((&g, &y), s)| *s += (g * y).widen());
+    let ([x], top, sum) = (x, &mut c.top[..w], &mut c.sum[..w]);
+    fill_top(top, x);
+    for x in x.chunks_exact(w) {
+        for i in 0..w {
+            sum[i] += (x[i] - top[i]).exp::<FMA>().widen();
+        }
     }
-    spread::<f64, Add>(c.alone, &mut c.sum);
-    c.top.iter_mut().zip(&c.sum).for_each(|(t, s)| *t = T::narrow(*s));
-    for ((g, y), o) in x[0].chunks(w).zip(x[1].chunks(w)).zip(o.chunks_mut(w)) {
-        g.iter().zip(y).zip(o).zip(&c.top).for_each(|(((&g, &y), o), &t)| *o = (g - t) * y);
+    for s in sum.iter_mut() {
+        *s = Real::log::<FMA>(*s);
+    }
+    for (x, o) in x.chunks_exact(w).zip(o.chunks_exact_mut(w)) {
+        for i in 0..w {
+            o[i] = (x[i] - top[i]) - T::narrow(sum[i]);
+        }
     }
 } }
-simd! { fn log_softmax_backward_tile<T: Float>(c: &mut Columns<T>, x: [&[T]; 2], o: &mut [T]) {
+simd! { fn softmax_backward_columns<T: Float>(c: &mut Columns<T>, x: [&[T]; 2], o: &mut [T]) {
     let w = c.top.len();
-    for g in x[0].chunks(w) {
-        g.iter().zip(&mut c.sum).for_each(|(g, s)| *s += g.widen());
+    let ([g, y], top, sum) = (x, &mut c.top[..w], &mut c.sum[..w]);
+    for (g, y) in g.chunks_exact(w).zip(y.chunks_exact(w)) {
+        for i in 0..w {
+            sum[i] += (g[i] * y[i]).widen();
+        }
     }
-    spread::<f64, Add>(c.alone, &mut c.sum);
-    c.top.iter_mut().zip(&c.sum).for_each(|(t, s)| *t = T::narrow(*s));
-    for ((g, y), o) in x[0].chunks(w).zip(x[1].chunks(w)).zip(o.chunks_mut(w)) {
-        g.iter().zip(y).zip(o).zip(&c.top).for_each(|(((&g, &y), o), &t)| *o = g - y.exp::<FMA>() * t);
+    for i in 0..w {
+        top[i] = T::narrow(sum[i]);
+    }
+    for ((g, y), o) in g.chunks_exact(w).zip(y.chunks_exact(w)).zip(o.chunks_exact_mut(w)) {
+        for i in 0..w {
+            o[i] = (g[i] - top[i]) * y[i];
+        }
+    }
+} }
+simd! { fn log_softmax_backward_columns<T: Float>(c: &mut Columns<T>, x: [&[T]; 2], o: &mut [T]) {
+    let w = c.top.len();
+    let ([g, y], top, sum) = (x, &mut c.top[..w], &mut c.sum[..w]);
+    for g in g.chunks_exact(w) {
+        for i in 0..w {
+            sum[i] += g[i].widen();
+        }
+    }
+    for i in 0..w {
+        top[i] = T::narrow(sum[i]);
+    }
+    for ((g, y), o) in g.chunks_exact(w).zip(y.chunks_exact(w)).zip(o.chunks_exact_mut(w)) {
+        for i in 0..w {
+            o[i] = g[i] - y[i].exp::<FMA>() * top[i];
+        }
     }
 } }
 
-type Kernel<T, const N: usize> = fn(&mut Columns<T>, [&[T]; N], &mut [T]);
+/// The two loops of a kernel.
+struct Kernel<T, const N: usize> {
+    line: fn([&[T]; N], &mut [T]),
+    columns: fn(&mut Columns<T>, [&[T]; N], &mut [T]),
+}
 fn run<T: Float, const N: usize>(x: [&Array; N], dim: usize, dtype: DType, k: Kernel<T, N>) -> Result<Array> {
     let mut out = Fresh::new(x[0].shape, dtype)?;
-    let (mut columns, mut scratch) = (Columns { alone: false, top: Vec::new(), sum: Vec::new() }, Vec::new());
+    let (mut columns, mut draft) = (Columns { top: Vec::new(), sum: Vec::new() }, Draft::default());
     tiles(x, dim, true, false, &mut |t, x| {
-        columns.reset(t.w);
-        t.write(&mut out, dtype, &mut scratch, |o| k(&mut columns, x, o));
+        t.write(&mut out, dtype, &mut draft, |o| match t.w {
+            1 => (k.line)(x, o),
+            w => {
+                columns.reset(w);
+                (k.columns)(&mut columns, x, o)
+            }
+        });
     })?;
     Ok(out.done())
 }
@@ -129,19 +193,47 @@ fn run_in<const N: usize>(
 }
 /// exp(x) / Σ exp(x) along `dim`, in a floating-point `dtype`. NaN where the largest is infinite, as torch has it.
 pub fn softmax(a: &Array, dim: usize, dtype: DType) -> Result<Array> {
-    run_in("softmax", [a], dim, dtype, softmax_tile, softmax_tile)
+    run_in(
+        "softmax",
+        [a],
+        dim,
+        dtype,
+        Kernel { line: softmax_line, columns: softmax_columns },
+        Kernel { line: softmax_line, columns: softmax_columns },
+    )
 }
 /// x - ln Σ exp(x) along `dim`, in a floating-point `dtype`.
 pub fn log_softmax(a: &Array, dim: usize, dtype: DType) -> Result<Array> {
-    run_in("log_softmax", [a], dim, dtype, log_softmax_tile, log_softmax_tile)
+    run_in(
+        "log_softmax",
+        [a],
+        dim,
+        dtype,
+        Kernel { line: log_softmax_line, columns: log_softmax_columns },
+        Kernel { line: log_softmax_line, columns: log_softmax_columns },
+    )
 }
 /// The gradient of `softmax` from the result's gradient and the result `y`: y (g - Σ g y), in `dtype`, the operand's.
 pub fn softmax_backward(g: &Array, y: &Array, dim: usize, dtype: DType) -> Result<Array> {
-    run_in("softmax_backward", [g, y], dim, dtype, softmax_backward_tile, softmax_backward_tile)
+    run_in(
+        "softmax_backward",
+        [g, y],
+        dim,
+        dtype,
+        Kernel { line: softmax_backward_line, columns: softmax_backward_columns },
+        Kernel { line: softmax_backward_line, columns: softmax_backward_columns },
+    )
 }
 /// The gradient of `log_softmax` from the result's gradient and the result `y`: g - exp(y) Σ g, in `dtype`, the operand's.
 pub fn log_softmax_backward(g: &Array, y: &Array, dim: usize, dtype: DType) -> Result<Array> {
-    run_in("log_softmax_backward", [g, y], dim, dtype, log_softmax_backward_tile, log_softmax_backward_tile)
+    run_in(
+        "log_softmax_backward",
+        [g, y],
+        dim,
+        dtype,
+        Kernel { line: log_softmax_backward_line, columns: log_softmax_backward_columns },
+        Kernel { line: log_softmax_backward_line, columns: log_softmax_backward_columns },
+    )
 }
 
 #[cfg(test)]

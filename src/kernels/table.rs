@@ -51,7 +51,10 @@ macro_rules! each {
 macro_rules! each_near {
     ([$a:ident], $o:ident, $e:expr, $near:expr) => {
         for ($a, $o) in $a.chunks(128).zip($o.chunks_mut(128)) {
-            let far = $a.iter().fold(0u8, |far, v| far | (v.abs() > T::FAR) as u8);
+            let mut far = 0u8;
+            for v in $a {
+                far |= (v.abs() > T::FAR) as u8;
+            }
             if far == 0 { each!([$a], $o, $near) } else { each!([$a], $o, $e) }
         }
     };
