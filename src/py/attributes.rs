@@ -255,7 +255,7 @@ impl PyTensor {
     }
     /// The same elements without history; writes are seen by autograd (the version is shared).
     fn detach<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        as_class_of(slf, slf.get().tensor().detach())
+        as_class_of(slf, crate::ops::detach(slf.get().tensor())?)
     }
     fn detach_<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
         let t = slf.get().tensor();
@@ -394,7 +394,7 @@ impl PyTensor {
                 from.as_strided(shape, strides, storage_offset)?
             }
         };
-        before_write(t, &old, "set_")?;
+        before_write(&old, "set_")?;
         let new = new.counted_as(&old);
         new.bump();
         drop(t.replace_array(new));
@@ -426,7 +426,7 @@ impl PyTensor {
             }
             new.counted_as(&old)
         };
-        before_write(t, &old, "resize_")?;
+        before_write(&old, "resize_")?;
         new.bump();
         drop(t.replace_array(new));
         Ok(slf)

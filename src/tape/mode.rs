@@ -6,8 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 pub struct Thread {
+    /// Are operations recorded: grad mode is on, inference mode off, and no handler of a dispatch mode runs. Kept up to date, so that an
+    /// op reads one flag.
+    records: Cell<bool>,
     grad: Cell<bool>,
     inference: Cell<bool>,
+    /// A handler of a dispatch mode or subclass runs: what it calls is below autograd.
+    below: Cell<bool>,
     seq: Cell<u64>,
     /// Number of policies on the stack: the usual 0 is seen without a borrow.
     depth: Cell<u32>,
@@ -17,28 +22,70 @@ pub struct Thread {
     recomputing: Cell<bool>,
     /// Dispatch modes active on this thread.
     modes: Cell<u32>,
+    /// The next op with outputs for backward alone gives these too.
+    whole: Cell<bool>,
+}
+impl Thread {
+    fn settle(&self) {
+        self.records.set(self.grad.get() && !self.inference.get() && !self.below.get());
+    }
 }
 thread_local! {
     static THREAD: Thread = const { Thread {
-        grad: Cell::new(true), inference: Cell::new(false), seq: Cell::new(0), depth: Cell::new(0), packs: RefCell::new(Vec::new()),
-        disabled: RefCell::new(None), modes: Cell::new(0), recomputing: Cell::new(false),
+        records: Cell::new(true), grad: Cell::new(true), inference: Cell::new(false), below: Cell::new(false), seq: Cell::new(0), depth: Cell::new(0), packs: RefCell::new(Vec::new()),
+        disabled: RefCell::new(None), modes: Cell::new(0), recomputing: Cell::new(false), whole: Cell::new(false),
     } };
 }
-/// Are operations recorded? Never in inference mode.
+/// Are operations recorded? Never in inference mode, nor inside a handler of a dispatch mode.
 #[inline]
 pub fn grad_enabled() -> bool {
+    THREAD.with(|t| t.records.get())
+}
+/// Grad mode as the user set it, inside handlers too.
+pub fn grad_mode() -> bool {
     THREAD.with(|t| t.grad.get() && !t.inference.get())
 }
 /// Sets grad mode, returns what it was.
 pub fn set_grad_enabled(on: bool) -> bool {
-    THREAD.with(|t| t.grad.replace(on))
+    THREAD.with(|t| {
+        let old = t.grad.replace(on);
+        t.settle();
+        old
+    })
 }
 #[inline]
 pub fn inference() -> bool {
     THREAD.with(|t| t.inference.get())
 }
 pub fn set_inference(on: bool) -> bool {
-    THREAD.with(|t| t.inference.replace(on))
+    THREAD.with(|t| {
+        let old = t.inference.replace(on);
+        t.settle();
+        old
+    })
+}
+/// While it lives, operations of this thread are below autograd: nothing is recorded, whatever grad mode says.
+pub struct Below(bool);
+impl Below {
+    pub fn enter() -> Below {
+        Below(set_below(true))
+    }
+}
+impl Drop for Below {
+    fn drop(&mut self) {
+        set_below(self.0);
+    }
+}
+fn set_below(on: bool) -> bool {
+    THREAD.with(|t| {
+        let old = t.below.replace(on);
+        t.settle();
+        old
+    })
+}
+/// Does a handler of a dispatch mode or subclass run on this thread?
+pub fn below() -> bool {
+    THREAD.with(|t| t.below.get())
 }
 /// Grad mode for a scope; put back also when it is left by an error.
 pub struct GradGuard(bool);
@@ -120,12 +167,23 @@ pub fn recomputing() -> bool {
 pub fn set_recomputing(on: bool) -> bool {
     THREAD.with(|t| t.recomputing.replace(on))
 }
+/// May somebody intercept operations: a dispatch mode of this thread, or any subclass that does so?
 #[inline]
 pub fn dispatching() -> bool {
-    THREAD.with(|t| t.modes.get() != 0)
+    THREAD.with(|t| t.modes.get() != 0) || SUBCLASSES.load(Relaxed)
 }
+/// Tells how many dispatch modes are active on this thread.
 pub fn set_dispatching(n: u32) {
     THREAD.with(|t| t.modes.set(n))
+}
+/// Tensors of a class that intercepts operations exist from now on.
+pub fn note_subclass() {
+    SUBCLASSES.store(true, Relaxed)
+}
+static SUBCLASSES: AtomicBool = AtomicBool::new(false);
+/// Asks the next op to give the outputs that are for backward alone too, or takes the request back.
+pub fn ask_whole(on: bool) -> bool {
+    THREAD.with(|t| t.whole.replace(on))
 }
 
 static ANOMALY: AtomicBool = AtomicBool::new(false);

@@ -4,7 +4,7 @@
 //! Not generic: everything that depends on the op arrives behind a reference, so that an op costs little code. Order matters: inputs are
 //! packed before the kernel runs (a recomputation may stop there, and an in-place op packs a copy of what it overwrites), watchers hear
 //! of a write before it, outputs are packed after.
-use super::mode;
+use super::{dispatch, mode};
 use super::node::{Backward, Edge, Info, Input, Meta, Node, Source};
 use super::saved::{Origin, Pack, Slots, Value, here, save};
 use super::tensor::{Tensor, ViewKind};
@@ -38,13 +38,6 @@ pub type Forward<'a> = &'a dyn Fn(Arrays<'_>, Out<'_>) -> Result<Array>;
 pub type Forwards<'a> = &'a dyn Fn(Arrays<'_>) -> Result<SmallVec<[Array; 4]>>;
 pub type MakeOp<'a> = &'a dyn Fn() -> Box<dyn Backward>;
 pub type Operands<'a> = &'a [Option<&'a Tensor>];
-/// An op on its way, as a dispatch mode sees it.
-pub struct Call<'a> {
-    pub info: &'static Info,
-    pub how: How<'a>,
-    pub inputs: Operands<'a>,
-    pub op: MakeOp<'a>,
-}
 
 /// Who wants to know what recorded ops read (an open checkpoint frame).
 pub trait Reads {
@@ -53,6 +46,10 @@ pub trait Reads {
 thread_local! {
     static READERS: std::cell::RefCell<Vec<Arc<dyn Reads>>> = const { std::cell::RefCell::new(Vec::new()) };
     static READING: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+/// Does anybody want to know?
+pub(super) fn reading() -> bool {
+    READING.get()
 }
 pub fn push_reads(r: Arc<dyn Reads>) {
     READERS.with(|x| x.borrow_mut().push(r));
@@ -73,7 +70,7 @@ pub fn swap_reads(new: Vec<Arc<dyn Reads>>) -> Vec<Arc<dyn Reads>> {
 }
 /// Tells the open frames what a recorded op reads: not the target of an in-place op, not declared state, not numbers.
 #[cold]
-fn note_reads(info: &'static Info, arrays: Arrays<'_>, target: Option<usize>) {
+pub(super) fn note_reads(info: &'static Info, arrays: Arrays<'_>, target: Option<usize>) {
     let readers = READERS.with(|x| x.borrow().clone());
     for (i, a) in arrays.iter().enumerate() {
         if let Some(a) = a
@@ -85,16 +82,16 @@ fn note_reads(info: &'static Info, arrays: Arrays<'_>, target: Option<usize>) {
         }
     }
 }
-type Refs<'a> = SmallVec<[Option<&'a Array>; 4]>;
+pub(super) type Refs<'a> = SmallVec<[Option<&'a Array>; 4]>;
 /// The inputs' arrays, cloned out of their tensors.
-struct Lent(SmallVec<[Option<Array>; 3]>);
+pub(super) struct Lent(SmallVec<[Option<Array>; 3]>);
 impl Lent {
     #[inline]
-    fn of(inputs: Operands<'_>) -> Lent {
+    pub(super) fn of(inputs: Operands<'_>) -> Lent {
         Lent(inputs.iter().map(|t| t.map(Tensor::array)).collect())
     }
     #[inline]
-    fn refs(&self) -> Refs<'_> {
+    pub(super) fn refs(&self) -> Refs<'_> {
         self.0.iter().map(Option::as_ref).collect()
     }
 }
@@ -133,7 +130,7 @@ fn lend<R>(inputs: Operands<'_>, f: impl FnOnce(Arrays<'_>) -> R) -> R {
 #[inline]
 pub fn record(how: How<'_>, info: &'static Info, inputs: Operands<'_>, forward: Forward<'_>, op: MakeOp<'_>) -> Result<Tensor> {
     if mode::dispatching()
-        && let Some(mut out) = dispatched(how, info, inputs, op)?
+        && let Some(mut out) = dispatch::run(how, info, inputs, op, false)?
     {
         return Ok(out.swap_remove(0));
     }
@@ -184,7 +181,7 @@ fn recorded(
     let node = node(op(), edges, x, &[meta], slots);
     Ok((out, Edge::Node(node, 0)))
 }
-fn wants_grad(info: &'static Info, inputs: Operands<'_>) -> bool {
+pub(super) fn wants_grad(info: &'static Info, inputs: Operands<'_>) -> bool {
     (info.every || !info.uses.is_empty())
         && inputs.iter().enumerate().any(|(i, t)| t.is_some_and(Tensor::requires_grad) && info.state >> i & 1 == 0)
 }
@@ -204,7 +201,7 @@ fn finish(info: &'static Info, inputs: Operands<'_>, out: Array, edge: Edge) -> 
 }
 /// The edges of inputs that have a derivative.
 #[inline]
-fn edges(info: &'static Info, inputs: Operands<'_>) -> SmallVec<[Edge; 3]> {
+pub(super) fn edges(info: &'static Info, inputs: Operands<'_>) -> SmallVec<[Edge; 3]> {
     let differentiable = |i: usize| info.every || info.uses.iter().any(|(at, _)| *at as usize == i);
     inputs.iter().enumerate().map(|(i, t)| t.filter(|t| t.requires_grad() && differentiable(i)).map_or(Edge::None, |t| t.edge())).collect()
 }
@@ -214,7 +211,7 @@ fn needed(info: &'static Info, edges: &[Edge], slot: u8) -> bool {
     info.uses.iter().any(|(i, slots)| slots.contains(&slot) && !edges[*i as usize].is_none())
 }
 /// `overwritten`: the input that the op is about to write in place.
-fn save_inputs(
+pub(super) fn save_inputs(
     info: &'static Info,
     inputs: Operands<'_>,
     arrays: Arrays<'_>,
@@ -246,7 +243,7 @@ fn save_inputs(
     }
     Ok(Slots { values, freed: false })
 }
-fn save_outputs(info: &'static Info, edges: &[Edge], pack: Option<&Arc<dyn Pack>>, outs: &[&Array], slots: &mut Slots) -> Result<()> {
+pub(super) fn save_outputs(info: &'static Info, edges: &[Edge], pack: Option<&Arc<dyn Pack>>, outs: &[&Array], slots: &mut Slots) -> Result<()> {
     for &slot in info.order {
         let (name, source) = info.saves[slot as usize];
         if let Source::Output(nr) = source
@@ -258,7 +255,7 @@ fn save_outputs(info: &'static Info, edges: &[Edge], pack: Option<&Arc<dyn Pack>
     Ok(())
 }
 /// State is saved as the op left it.
-fn save_state(
+pub(super) fn save_state(
     info: &'static Info,
     inputs: Operands<'_>,
     arrays: Arrays<'_>,
@@ -291,7 +288,7 @@ pub fn move_state(to: &Array, value: &Array) -> Result<()> {
     after_write(to);
     Ok(())
 }
-fn node(op: Box<dyn Backward>, edges: SmallVec<[Edge; 3]>, arrays: Arrays<'_>, outputs: &[Meta], slots: Slots) -> Arc<Node> {
+pub(super) fn node(op: Box<dyn Backward>, edges: SmallVec<[Edge; 3]>, arrays: Arrays<'_>, outputs: &[Meta], slots: Slots) -> Arc<Node> {
     let inputs: SmallVec<[Input; 2]> = edges
         .into_iter()
         .zip(arrays)
@@ -305,11 +302,10 @@ fn node(op: Box<dyn Backward>, edges: SmallVec<[Edge; 3]>, arrays: Arrays<'_>, o
 }
 
 /// Checks and tells: everything that must happen before bytes of `t` change.
-pub fn before_write(t: &Tensor, a: &Array, op: &'static str) -> Result<()> {
+pub fn before_write(a: &Array, op: &'static str) -> Result<()> {
     if !a.storage().writable() {
         bail!(Runtime, "{op}(): the memory of this tensor is read-only (it belongs to a read-only numpy array); clone() it before writing");
     }
-    let _ = t;
     a.before_write()
 }
 /// Notes a write: the version that saved values compare, and the line for their error.
@@ -354,7 +350,7 @@ fn into(graded: bool, out: &Tensor, info: &'static Info, inputs: Operands<'_>, f
     }
     let lent = Lent::of(inputs);
     let to = out.array();
-    before_write(out, &to, info.op)?;
+    before_write(&to, info.op)?;
     // A kernel may compute straight into `out` only if nothing it reads lies there.
     let apart = lent.0.iter().flatten().all(|a| !a.shares(&to) || a.same_elements(&to));
     let value = forward(&lent.refs(), Out(apart.then_some(&to)))?;
@@ -366,7 +362,7 @@ pub fn into_out(op: &'static str, out: &Tensor, value: &Tensor) -> Result<Tensor
         return Err(Box::new(Error::OutGrad { op }));
     }
     let to = out.array();
-    before_write(out, &to, op)?;
+    before_write(&to, op)?;
     filled(op, out, &to, &value.array())
 }
 /// `out`, whose array is `to`, holding `value`; given another shape where it has to be.
@@ -404,7 +400,7 @@ fn in_place(graded: bool, info: &'static Info, inputs: Operands<'_>, forward: Fo
     let arrays = lent.refs();
     let to = arrays[0].expect("an in-place op has a target");
     if !graded {
-        before_write(target, to, info.op)?;
+        before_write(to, info.op)?;
         let value = forward(&arrays, Out(Some(to)))?;
         settle(info.op, to, &value)?;
         after_write(to);
@@ -416,7 +412,7 @@ fn in_place(graded: bool, info: &'static Info, inputs: Operands<'_>, forward: Fo
         note_reads(info, &arrays, Some(0));
     }
     let mut slots = save_inputs(info, inputs, &arrays, &edges, pack.as_ref(), Some(0))?;
-    before_write(target, to, info.op)?;
+    before_write(to, info.op)?;
     let value = forward(&arrays, Out(Some(to)))?;
     settle(info.op, to, &value)?;
     after_write(to);
@@ -460,15 +456,16 @@ pub fn strided_history(base: &Tensor, view: &Array) -> Option<Edge> {
 
 /// Records an op with several outputs, of which the first `info.visible` are returned. `kind`: what they are if they are views.
 pub fn record_many(info: &'static Info, inputs: Operands<'_>, forward: Forwards<'_>, op: MakeOp<'_>) -> Result<SmallVec<[Tensor; 4]>> {
+    let whole = info.visible != info.outputs.len() && mode::ask_whole(false);
     if mode::dispatching()
-        && let Some(out) = dispatched(How::Fresh, info, inputs, op)?
+        && let Some(out) = dispatch::run(How::Fresh, info, inputs, op, true)?
     {
-        return Ok(out.into());
+        return Ok(out);
     }
     let lent = Lent::of(inputs);
     let arrays = lent.refs();
     let graded = mode::grad_enabled() && wants_grad(info, inputs);
-    let visible = |n: usize| if info.visible == 0 { n } else { info.visible };
+    let visible = |n: usize| if info.visible == 0 || whole { n } else { info.visible };
     let view = |out: Array, edge: Edge| match inputs[0] {
         Some(parent) if info.view => {
             Tensor::view_of(parent, out, edge, if mode::grad_enabled() { ViewKind::OneOfMany } else { ViewKind::NoGrad })
@@ -509,13 +506,6 @@ pub fn record_many(info: &'static Info, inputs: Operands<'_>, forward: Forwards<
             view(a, if differentiable { Edge::Node(node.clone(), i as u32) } else { Edge::None })
         })
         .collect())
-}
-#[cold]
-fn dispatched(how: How<'_>, info: &'static Info, inputs: Operands<'_>, op: MakeOp<'_>) -> Result<Option<Vec<Tensor>>> {
-    match super::host() {
-        Some(h) => h.dispatch(&Call { info, how, inputs, op }),
-        None => Ok(None),
-    }
 }
 /// A gradient or result in a dtype other than float has none.
 pub fn differentiable(d: DType) -> bool {
