@@ -164,6 +164,7 @@ fn root_grad(t: &Tensor, g: Option<Tensor>) -> Result<Tensor> {
             }
             if g.dtype() == dtype { Ok(g) } else { ops::to_dtype(&g, dtype) }
         }
+        None if shape.numel() == 1 && mode::dispatching() => mode::no_grad(|| ops::ones_like(t, None, None, None, None, None, false)),
         None if shape.numel() == 1 => Ok(Tensor::new(Array::full(shape, dtype, Scalar::Float(1.0))?)),
         None => bail!(
             Runtime,
@@ -279,7 +280,7 @@ fn owned_alone(t: &Tensor) -> bool {
 }
 /// The sum of two gradients, into the first one's memory where nobody else sees it.
 fn sum(old: Tensor, g: &Tensor) -> Result<Tensor> {
-    if !mode::grad_enabled() && owned_alone(&old) {
+    if !mode::grad_enabled() && !mode::dispatching() && owned_alone(&old) {
         let (to, add) = (old.array(), g.array());
         if to.shape == add.shape && to.dtype == add.dtype {
             let r = pointwise::run(Out(Some(&to)), "add", &table::Add {}, [&to, &add])?;
@@ -531,8 +532,8 @@ pub fn accumulate(t: &Tensor, g: Tensor, create: bool) -> Result<()> {
         match t.set_grad(None) {
             None => {
                 let new = if owned_alone(&g) {
-                    g
-                } else if create {
+                    if mode::dispatching() { ops::detach(&g)? } else { g }
+                } else if create || mode::dispatching() {
                     ops::clone(&g, None)?
                 } else {
                     let a = g.array();

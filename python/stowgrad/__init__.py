@@ -95,6 +95,7 @@ _FROM = {
     "CharTensor": "_legacy",
     "ByteTensor": "_legacy",
     "BoolTensor": "_legacy",
+    "ops": "_ops",
 }
 
 

@@ -208,7 +208,14 @@ def _with_suffixes(text: str, suffixes: list, indent: int) -> str:
 
 
 def _str(t, *, tensor_contents: str | None = None) -> str:
-    """The text of a tensor: `Tensor.__repr__` and `__str__`. `tensor_contents` stands in for the values if given."""
+    """The text of a tensor: `Tensor.__repr__` and `__str__`. `tensor_contents` stands in for the values if given. What is computed for it
+    is hidden from dispatch modes.
+    """
+    with _C._DisableTorchDispatch():
+        return _text(t, tensor_contents)
+
+
+def _text(t, tensor_contents: str | None) -> str:
     cls = type(t)
     prefix = "tensor(" if cls is _C.Tensor else cls.__name__ + "("
     indent = len(prefix)

@@ -39,11 +39,12 @@ fn dtype_of(v: &[Scalar]) -> DType {
 }
 /// A line is a function of numbers: `|dtype| array`, where `dtype` is the one given, or that of `out`.
 macro_rules! new {
-    ($($(#[doc = $doc:literal])* $name:ident($($attr:ident: $ty:ty $(= $default:expr)?),*) $(overload $python:ident)? |$dtype:ident| $array:expr;)*) => { $(function! {
+    ($($(#[doc = $doc:literal])* $name:ident($($attr:ident: $ty:ty $(= $default:expr)?),*) $schema:literal $(overload $python:ident)? |$dtype:ident| $array:expr;)*) => { $(function! {
         $(#[doc = $doc])*
         fn $name(; $($attr: $ty $(= $default)?),*; *, out: Option<Tensor> = None, dtype: Option<DType> = None, layout: Option<Strided> = None, device: Option<Cpu> = None, pin_memory: Option<bool> = None, requires_grad: bool = false) -> Tensor;
         $(overload $python;)?
         on [function];
+        schema $schema;
         {
             let _ = (layout, device, pin_memory);
             let $dtype = dtype.or_else(|| out.as_ref().map(Tensor::dtype));
@@ -57,37 +58,37 @@ fn float(dtype: Option<DType>) -> DType {
 }
 new! {
     /// Zeros.
-    zeros_sized(size: Sizes) overload zeros |dtype| Array::zeros(given_size("zeros", &size)?, float(dtype));
+    zeros_sized(size: Sizes) "zeros" overload zeros |dtype| Array::zeros(given_size("zeros", &size)?, float(dtype));
     /// Ones.
-    ones(size: Sizes) |dtype| Array::full(given_size("ones", &size)?, float(dtype), Scalar::Int(1));
+    ones(size: Sizes) "ones" |dtype| Array::full(given_size("ones", &size)?, float(dtype), Scalar::Int(1));
     /// One value in every element. Without `dtype` it is that of the value: bool, int64 or the default float.
-    full(size: Sizes, fill_value: Scalar) |dtype| {
+    full(size: Sizes, fill_value: Scalar) "full" |dtype| {
         Array::full(given_size("full", &size)?, dtype.unwrap_or_else(|| dtype_of(&[fill_value])), fill_value)
     };
     /// The numbers from 0 to `end`, which is left out.
-    arange_to(end: Scalar) overload arange |dtype| {
+    arange_to(end: Scalar) "arange" overload arange |dtype| {
         create::arange(Scalar::Int(0), end, Scalar::Int(1), dtype.unwrap_or_else(|| counted(&[end])))
     };
     /// The numbers from `start` to `end`, which is left out, by `step`. Integers give int64, else the dtype is the default float.
-    arange(start: Scalar, end: Scalar, step: Scalar = Scalar::Int(1)) |dtype| {
+    arange(start: Scalar, end: Scalar, step: Scalar = Scalar::Int(1)) "arange.start_step" |dtype| {
         create::arange(start, end, step, dtype.unwrap_or_else(|| counted(&[start, end, step])))
     };
     /// The numbers from `start` to `end`, which belongs to them, by `step`.
-    range(start: Scalar, end: Scalar, step: Scalar = Scalar::Int(1)) |dtype| create::range(start, end, step, float(dtype));
+    range(start: Scalar, end: Scalar, step: Scalar = Scalar::Int(1)) "range.step" |dtype| create::range(start, end, step, float(dtype));
     /// `steps` numbers from `start` to `end`, both included, at equal distances.
-    linspace(start: Scalar, end: Scalar, steps: i64) |dtype| create::linspace(start, end, steps, float(dtype));
+    linspace(start: Scalar, end: Scalar, steps: i64) "linspace" |dtype| create::linspace(start, end, steps, float(dtype));
     /// `steps` powers of `base`; the exponents run from `start` to `end` at equal distances.
-    logspace(start: Scalar, end: Scalar, steps: i64, base: f64 = 10.0) |dtype| create::logspace(start, end, steps, base, float(dtype));
+    logspace(start: Scalar, end: Scalar, steps: i64, base: f64 = 10.0) "logspace" |dtype| create::logspace(start, end, steps, base, float(dtype));
     /// The unit matrix of `n` rows and columns.
-    eye(n: i64) |dtype| unit(n, n, float(dtype));
+    eye(n: i64) "eye" |dtype| unit(n, n, float(dtype));
     /// `n` rows and `m` columns with ones on the diagonal.
-    eye_rectangular(n: i64, m: i64) overload eye |dtype| unit(n, m, float(dtype));
+    eye_rectangular(n: i64, m: i64) "eye.m" overload eye |dtype| unit(n, m, float(dtype));
     /// A 0-d tensor.
-    scalar_tensor(s: Scalar) |dtype| Array::scalar(s, float(dtype));
+    scalar_tensor(s: Scalar) "scalar_tensor" |dtype| Array::scalar(s, float(dtype));
     /// Row and column numbers of the elements on and below diagonal `offset` of a matrix: [2, n].
-    tril_indices(row: i64, col: i64, offset: i64 = 0) |dtype| triangle("tril_indices", row, col, offset, false, dtype);
+    tril_indices(row: i64, col: i64, offset: i64 = 0) "tril_indices" |dtype| triangle("tril_indices", row, col, offset, false, dtype);
     /// Row and column numbers of the elements on and above diagonal `offset` of a matrix: [2, n].
-    triu_indices(row: i64, col: i64, offset: i64 = 0) |dtype| triangle("triu_indices", row, col, offset, true, dtype);
+    triu_indices(row: i64, col: i64, offset: i64 = 0) "triu_indices" |dtype| triangle("triu_indices", row, col, offset, true, dtype);
 }
 /// What `arange` counts in: bools as integers.
 fn counted(v: &[Scalar]) -> DType {
@@ -113,6 +114,7 @@ function! {
     /// Elements of unspecified value.
     fn empty(; size: Sizes; *, out: Option<Tensor> = None, dtype: Option<DType> = None, layout: Option<Strided> = None, device: Option<Cpu> = None, pin_memory: Option<bool> = None, requires_grad: bool = false, memory_format: Option<String> = None) -> Tensor;
     on [function];
+    schema "empty.memory_format";
     {
         let _ = (layout, device, pin_memory, memory_format);
         let dtype = dtype.or_else(|| out.as_ref().map(Tensor::dtype));
@@ -133,6 +135,7 @@ function! {
     /// Elements of unspecified value, with the given strides (in elements).
     fn empty_strided(; size: Sizes, stride: Ints; *, dtype: Option<DType> = None, layout: Option<Strided> = None, device: Option<Cpu> = None, pin_memory: Option<bool> = None, requires_grad: bool = false) -> Tensor;
     on [function];
+    schema "empty_strided";
     {
         let _ = (layout, device, pin_memory);
         leaf("empty_strided", None, strided("empty_strided", &size, &stride, float(dtype))?, requires_grad)
@@ -140,10 +143,11 @@ function! {
 }
 /// A line is a function of a tensor and numbers: `|array, dtype| array`; dtype and layout in memory are the tensor's unless given.
 macro_rules! like {
-    ($($(#[doc = $doc:literal])* $name:ident($($attr:ident: $ty:ty),*) |$a:ident, $dtype:ident| $array:expr;)*) => { $(function! {
+    ($($(#[doc = $doc:literal])* $name:ident($($attr:ident: $ty:ty),*) $schema:literal |$a:ident, $dtype:ident| $array:expr;)*) => { $(function! {
         $(#[doc = $doc])*
         fn $name(self_; $($attr: $ty,)* memory_format: Option<String> = None; *, dtype: Option<DType> = None, layout: Option<Strided> = None, device: Option<Cpu> = None, pin_memory: Option<bool> = None, requires_grad: bool = false) -> Tensor;
         on [function];
+        schema $schema;
         {
             let _ = (layout, device, pin_memory);
             let $a = alike(self_, memory_format);
@@ -160,20 +164,21 @@ pub(super) fn alike(t: &Tensor, memory_format: Option<String>) -> Array {
 }
 like! {
     /// Zeros of the shape of `self`.
-    zeros_like() |a, dtype| create::full_like(&a, dtype, Scalar::Int(0));
+    zeros_like() "zeros_like" |a, dtype| create::full_like(&a, dtype, Scalar::Int(0));
     /// Ones of the shape of `self`.
-    ones_like() |a, dtype| create::full_like(&a, dtype, Scalar::Int(1));
+    ones_like() "ones_like" |a, dtype| create::full_like(&a, dtype, Scalar::Int(1));
     /// One value in the shape of `self`.
-    full_like(fill_value: Scalar) |a, dtype| create::full_like(&a, dtype, fill_value);
+    full_like(fill_value: Scalar) "full_like" |a, dtype| create::full_like(&a, dtype, fill_value);
     /// Elements of unspecified value, of the shape of `self`.
-    empty_like() |a, dtype| create::empty_like(&a, dtype);
+    empty_like() "empty_like" |a, dtype| create::empty_like(&a, dtype);
 }
 /// As `like`, of a size of its own.
 macro_rules! new_of {
-    ($($(#[doc = $doc:literal])* $name:ident($($attr:ident: $ty:ty),*) |$dtype:ident| $array:expr;)*) => { $(function! {
+    ($($(#[doc = $doc:literal])* $name:ident($($attr:ident: $ty:ty),*) $schema:literal |$dtype:ident| $array:expr;)*) => { $(function! {
         $(#[doc = $doc])*
         fn $name(self_; $($attr: $ty),*; *, dtype: Option<DType> = None, layout: Option<Strided> = None, device: Option<Cpu> = None, pin_memory: Option<bool> = None, requires_grad: bool = false) -> Tensor;
         on [method];
+        schema $schema;
         {
             let _ = (layout, device, pin_memory);
             let $dtype = dtype.unwrap_or_else(|| self_.dtype());
@@ -184,13 +189,13 @@ macro_rules! new_of {
 }
 new_of! {
     /// Zeros, of the dtype of `self` unless another is given.
-    new_zeros(size: Sizes) |dtype| Array::zeros(given_size("new_zeros", &size)?, dtype);
+    new_zeros(size: Sizes) "new_zeros" |dtype| Array::zeros(given_size("new_zeros", &size)?, dtype);
     /// Ones, of the dtype of `self` unless another is given.
-    new_ones(size: Sizes) |dtype| Array::full(given_size("new_ones", &size)?, dtype, Scalar::Int(1));
+    new_ones(size: Sizes) "new_ones" |dtype| Array::full(given_size("new_ones", &size)?, dtype, Scalar::Int(1));
     /// One value, of the dtype of `self` unless another is given.
-    new_full(size: Sizes, fill_value: Scalar) |dtype| Array::full(given_size("new_full", &size)?, dtype, fill_value);
+    new_full(size: Sizes, fill_value: Scalar) "new_full" |dtype| Array::full(given_size("new_full", &size)?, dtype, fill_value);
     /// Elements of unspecified value, of the dtype of `self` unless another is given.
-    new_empty(size: Sizes) |dtype| Array::empty(given_size("new_empty", &size)?, dtype);
+    new_empty(size: Sizes) "new_empty" |dtype| Array::empty(given_size("new_empty", &size)?, dtype);
     /// Elements of unspecified value with the given strides, of the dtype of `self` unless another is given.
-    new_empty_strided(size: Sizes, stride: Ints) |dtype| strided("new_empty_strided", &size, &stride, dtype);
+    new_empty_strided(size: Sizes, stride: Ints) "new_empty_strided" |dtype| strided("new_empty_strided", &size, &stride, dtype);
 }

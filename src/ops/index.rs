@@ -4,6 +4,7 @@ use super::*;
 use crate::error::bail;
 use crate::kernels::{index as places, reduce as folds};
 use crate::layout::{broadcast, wrap_dim, wrap_dims};
+use crate::tape::dispatch::Named;
 use crate::tape::{Backward, Cx, How, Info, Node, Source, record};
 
 const ONE: Scalar = Scalar::Int(1);
@@ -92,6 +93,9 @@ impl Backward for IndexBackward0 {
     fn list(&self) -> Option<(&'static str, usize)> {
         Some(("indices", 0))
     }
+    fn operands(&self) -> Option<(&'static str, usize)> {
+        Some(("indices", 1))
+    }
     fn attrs(&self, node: &Node) -> Vec<(&'static str, Attr)> {
         vec![("self_sym_sizes", sizes_shown(node.shape(0)))]
     }
@@ -111,6 +115,14 @@ pub fn index(t: &Tensor, indices: Vec<Option<Tensor>>) -> Result<Tensor> {
     let forward = |x: &[Option<&Array>], _: crate::kernels::Out<'_>| places::index(x[0].expect("index has an operand"), &handles(&x[1..]));
     record(How::Fresh, &INDEX, &inputs, &forward, &|| Box::new(IndexBackward0))
 }
+function! {
+    /// Elements (or slices) where `indices` say: what `self[indices]` computes for tensors of indices.
+    fn index_at(self_; indices: Vec<Option<Tensor>>) -> Tensor;
+    overload index;
+    on [private];
+    records INDEX;
+    { index(self_, indices) }
+}
 struct IndexPutBackward0 {
     accumulate: bool,
 }
@@ -120,6 +132,12 @@ impl Backward for IndexPutBackward0 {
     }
     fn list(&self) -> Option<(&'static str, usize)> {
         Some(("indices", 0))
+    }
+    fn operands(&self) -> Option<(&'static str, usize)> {
+        Some(("indices", 2))
+    }
+    fn params(&self) -> Named {
+        vec![("accumulate", self.accumulate.arg())]
     }
     fn attrs(&self, _: &Node) -> Vec<(&'static str, Attr)> {
         vec![("accumulate", self.accumulate.attr())]
@@ -158,6 +176,7 @@ function! {
     fn put_at(self_, values; indices: Vec<Option<Tensor>>, accumulate: bool = false) -> Tensor;
     overload index_put;
     order [self_, indices, values, accumulate];
+    records INDEX_PUT;
     { index_put(self_, indices, values, accumulate) }
 }
 function! {
@@ -165,6 +184,7 @@ function! {
     fn put_at_(self_, values; indices: Vec<Option<Tensor>>, accumulate: bool = false) -> Tensor;
     overload index_put_;
     order [self_, indices, values, accumulate];
+    records INDEX_PUT;
     { index_put_(self_, indices, values, accumulate) }
 }
 
@@ -493,10 +513,17 @@ op! {
     }
 }
 function! {
+    /// The indices of the elements that are not zero, one a row.
+    fn nonzero_rows(self_) -> Tensor;
+    on [private];
+    schema "nonzero";
+    { Ok(Tensor::new(places::nonzero(&self_.array())?)) }
+}
+function! {
     /// The indices of the elements that are not zero: a matrix with a row for each, or with `as_tuple` a vector for each dimension.
     fn nonzero(self_; *, as_tuple: bool = false) -> Found;
     {
-        let found = Tensor::new(places::nonzero(&self_.array())?);
+        let found = nonzero_rows(self_)?;
         if !as_tuple {
             return Ok(Found::One(found));
         }
@@ -508,7 +535,7 @@ function! {
 function! {
     /// The indices of the elements that are not zero, one a row.
     fn argwhere(self_) -> Tensor;
-    { Ok(Tensor::new(places::nonzero(&self_.array())?)) }
+    { nonzero_rows(self_) }
 }
 
 // ---- tables ----
@@ -545,6 +572,7 @@ function! {
     /// Ones at the class of each element, in one more dimension; as many classes as `num_classes`, or as are needed if that is -1.
     fn one_hot(self_; num_classes: i64 = -1) -> Tensor;
     on [nn];
+    schema "one_hot";
     {
         let classes = if num_classes == -1 { None } else { Some(num_classes) };
         Ok(Tensor::new(places::one_hot(&self_.array(), classes)?))
@@ -553,6 +581,7 @@ function! {
 function! {
     /// How often each number from 0 on occurs, or the sum of its weights; at least `minlength` of them.
     fn bincount(self_, weights | optional; minlength: i64 = 0) -> Tensor;
+    schema "bincount";
     {
         Ok(Tensor::new(places::bincount(&self_.array(), weights.map(Tensor::array).as_ref(), minlength)?))
     }
@@ -693,6 +722,7 @@ function! {
     fn repeat_each_index(repeats; *, output_size: Option<i64> = None) -> Tensor;
     overload repeat_interleave;
     on [function];
+    schema "repeat_interleave.Tensor";
     { let _ = output_size; Ok(Tensor::new(places::repeat_interleave(&repeats.array())?)) }
 }
 function! {

@@ -5,6 +5,7 @@ use crate::dtype::promote;
 use crate::error::bail;
 use crate::kernels::pointwise;
 use crate::layout::wrap_dim;
+use crate::tape::dispatch::Named;
 use crate::tape::{Backward, Cx, Info, Node, record};
 
 macro_rules! list_info {
@@ -43,6 +44,12 @@ impl Backward for CatBackward0 {
     fn info(&self) -> &'static Info {
         &CAT
     }
+    fn operands(&self) -> Option<(&'static str, usize)> {
+        Some(("tensors", 0))
+    }
+    fn params(&self) -> Named {
+        vec![("dim", self.dim.arg())]
+    }
     fn attrs(&self, _: &Node) -> Vec<(&'static str, Attr)> {
         vec![("dim", Attr::Scalar(Scalar::Int(self.dim)))]
     }
@@ -65,6 +72,7 @@ function! {
     /// Raises ValueError for an empty list, RuntimeError where shapes differ.
     fn cat(; tensors: Vec<Tensor>, dim: i64 = 0) -> Tensor;
     on [function];
+    records CAT;
     {
         if tensors.is_empty() {
             bail!(Value, "cat(): expected a non-empty list of Tensors");
@@ -112,6 +120,12 @@ impl Backward for StackBackward0 {
     fn info(&self) -> &'static Info {
         &STACK
     }
+    fn operands(&self) -> Option<(&'static str, usize)> {
+        Some(("tensors", 0))
+    }
+    fn params(&self) -> Named {
+        vec![("dim", self.dim.arg())]
+    }
     fn attrs(&self, _: &Node) -> Vec<(&'static str, Attr)> {
         vec![("dim", Attr::Scalar(Scalar::Int(self.dim)))]
     }
@@ -129,6 +143,7 @@ function! {
     /// Tensors of one shape joined along a new dimension. The dtype is promoted.
     fn stack(; tensors: Vec<Tensor>, dim: i64 = 0) -> Tensor;
     on [function];
+    records STACK;
     {
         let Some(first) = tensors.first() else { bail!(Runtime, "stack expects a non-empty TensorList") };
         let part = first.shape();
@@ -288,6 +303,9 @@ impl Backward for BlockDiagBackward0 {
     fn info(&self) -> &'static Info {
         &BLOCKS
     }
+    fn operands(&self) -> Option<(&'static str, usize)> {
+        Some(("tensors", 0))
+    }
     fn backward(&self, g: &[Option<Tensor>], cx: &Cx<'_>, grads: &mut [Option<Tensor>]) -> Result<()> {
         let Some(g) = &g[0] else { return Ok(()) };
         let mut at = [0; 2];
@@ -306,6 +324,7 @@ function! {
     /// Matrices on the diagonal of a matrix that is zero elsewhere.
     fn block_diag(; tensors: Operands) -> Tensor;
     on [function];
+    records BLOCKS;
     {
         let blocks = all_at_least(&tensors.0, 2)?;
         if let Some(t) = blocks.iter().find(|t| t.ndim() > 2) {

@@ -3,7 +3,9 @@
 //! Inputs: `x` is a tensor; `x | number` also takes a Python number; `x | optional` may be absent (`Option<&Tensor>`). The first input of
 //! an op with a method is `self_`. After `;` come plain attributes with Rust defaults, after `; *,` keyword-only ones.
 //! Clauses, in this order, each optional but `forward`:
-//!   `schema "mul.Tensor";`      torch's schema name (default: the op's name)
+//!   `schema "mul.Tensor";`      torch's schema name (default: the op's name), as dispatch modes and `torch.ops.aten` show it. Further
+//!                               names, after `;`, hold for some calls: `eq.Tensor; eq.Scalar for numbers` (an input is a Python
+//!                               number), `sum.dim_IntList; sum without dim keepdim` (these have their defaults)
 //!   `overload max;`             the Python name, shared by several blocks that are tried in their order
 //!   `inplace mul_;`             derived in-place version
 //!   `on [function];`            where Python sees it: `function`, `method`, `nn` (only in `_C._nn`); default function and method
@@ -196,7 +198,12 @@ macro_rules! op {
                     let $node { $($($attr,)+)? $($($kw,)+)? $($($note,)*)? } = self;
                     vec![$($((stringify!($attr), $attr.attr()),)+)? $($((stringify!($kw), $kw.attr()),)+)? $($((stringify!($note), $note.attr()),)*)? $($((stringify!($shown), $value),)*)?]
                 }
+                fn params(&self) -> $crate::tape::dispatch::Named {
+                    vec![$($((stringify!($attr), self.$attr.arg()),)+)? $($((stringify!($kw), self.$kw.arg()),)+)?]
+                }
             }
+            #[cfg(feature = "python")]
+            const RETURNS: &str = "Tensor";
             #[cfg(feature = "python")]
             $crate::py::entry::expose! {
                 [$($doc),*] $node [$($inplace)?] $name [$($python)?] [$($($place),*)?] [how] run; [$first [$($fkind)?] $(, $rest [$($kind)?])*]
@@ -304,7 +311,12 @@ macro_rules! op_many {
                     $(let $all_cx = _node;)?
                     vec![$($((stringify!($attr), $attr.attr()),)+)? $($((stringify!($kw), $kw.attr()),)+)? $($((stringify!($shown), $value),)*)?]
                 }
+                fn params(&self) -> $crate::tape::dispatch::Named {
+                    vec![$($((stringify!($attr), self.$attr.arg()),)+)? $($((stringify!($kw), self.$kw.arg()),)+)?]
+                }
             }
+            #[cfg(feature = "python")]
+            const RETURNS: &str = "Tensors";
             #[cfg(feature = "python")]
             $crate::py::entry::expose! {
                 [$($doc),*] $node [] $name [$($python)?] [$($($place),*)?] [] run; [$first [$($fkind)?] $(, $rest [$($kind)?])*]
@@ -315,6 +327,8 @@ macro_rules! op_many {
 }
 /// A function that records nothing of its own (a composition of ops, or one without derivative): same arguments, documentation and
 /// registration, any result that `py` can return. Besides tensors it may take `tensors: Vec<Tensor>` as an attribute.
+/// `schema "isnan"` says that it is a kernel of its own, which dispatch modes see under that name (with `view`, as a view of its first
+/// input); without it they see the ops of which it is composed. `records CAT` names the `Info` of a node written by hand.
 macro_rules! function {
     (
         $(#[doc = $doc:literal])*
@@ -323,16 +337,28 @@ macro_rules! function {
         $(on [$($place:ident),*];)?
         $(order [$($order:ident),* $(,)?];)?
         $(named $named:literal;)?
+        $(schema $schema:literal;)?
+        $(records $records:ident;)?
+        $(view $view:tt)?
         $body:block
     ) => {
         $(#[doc = $doc])*
         #[allow(clippy::too_many_arguments)]
-        pub fn $name($($input: $crate::ops::macros::input_type!($($kind)?),)* $($($attr: $ty,)+)? $($($kw: $kty,)+)?) -> $crate::error::Result<$ret> $body
-        #[cfg(feature = "python")]
+        pub fn $name($($input: $crate::ops::macros::input_type!($($kind)?),)* $($($attr: $ty,)+)? $($($kw: $kty,)+)?) -> $crate::error::Result<$ret> {
+            $crate::ops::macros::intercepted! {
+                [$($schema)?] $name $ret [$($input [$($kind)?]),*] [$($($attr)+)? $($($kw)+)?]
+            }
+            $body
+        }
         pub mod $name {
             #[allow(unused_imports)]
             use super::*;
+            $crate::ops::macros::function_info! { [$($schema)?] [$($records)?] $name [$($input),*] [$($view)?] }
+            #[cfg(feature = "python")]
             pub struct Function;
+            #[cfg(feature = "python")]
+            const RETURNS: &str = stringify!($ret);
+            #[cfg(feature = "python")]
             $crate::py::entry::expose! {
                 [$($doc),*] Function [] $name [$($python)?] [$($($place),*)?] [] super::$name; [$($input [$($kind)?]),*]
                 [$($($attr: $ty $(= $default)?),+)?] [$($($kw: $kty $(= $kdefault)?),+)?] $(named $named)? $(order [$($order),*])?
@@ -340,4 +366,42 @@ macro_rules! function {
         }
     };
 }
-pub(crate) use {function, input_array, input_some, input_type, is_there, op, op_info, op_inplace, op_many, schema_name, slot_value};
+/// What is known of a function that is a kernel of its own: its schema, for dispatch modes.
+macro_rules! function_info {
+    ([] [] $($none:tt)*) => {
+        #[cfg(feature = "python")]
+        const KERNEL: Option<&'static $crate::tape::Info> = None;
+    };
+    ([] [$records:ident] $($none:tt)*) => {
+        #[cfg(feature = "python")]
+        const KERNEL: Option<&'static $crate::tape::Info> = Some(&$records);
+    };
+    ([$schema:literal] [] $name:ident [$($input:ident),*] [$($view:tt)?]) => {
+        pub static INFO: $crate::tape::Info = $crate::tape::Info {
+            node: "", op: stringify!($name), schema: $schema, inputs: &[$($crate::ops::macros::user_name(stringify!($input))),*],
+            outputs: &["result"], visible: 1, nondiff: 1, saves: &[], order: &[], uses: $crate::tape::Uses::NONE, every: false,
+            view: $crate::ops::macros::is_there!($($view)?), state: 0, views: &$crate::ops::views::VIEWS,
+        };
+        #[cfg(feature = "python")]
+        const KERNEL: Option<&'static $crate::tape::Info> = Some(&INFO);
+    };
+}
+/// Before the body of a function that is a kernel of its own: whoever intercepts operations is asked.
+macro_rules! intercepted {
+    ([] $($none:tt)*) => {};
+    ([$schema:literal] $name:ident $ret:ty [$($input:ident [$($kind:ident)?]),*] [$($param:ident)*]) => {
+        if $crate::tape::mode::dispatching()
+            && let Some(got) = $crate::tape::dispatch::function(
+                &$name::INFO,
+                &[$($crate::ops::macros::input_some!($input $($kind)?)),*],
+                &|| vec![$((stringify!($param), $crate::tape::IntoAttr::arg(&$param))),*],
+            )?
+        {
+            return <$ret as $crate::tape::dispatch::FromGot>::from_got(got, $schema);
+        }
+    };
+}
+pub(crate) use {
+    function, function_info, input_array, input_some, input_type, intercepted, is_there, op, op_info, op_inplace, op_many, schema_name,
+    slot_value,
+};

@@ -25,6 +25,7 @@ use crate::array::Array;
 use crate::dtype::{DType, Scalar};
 use crate::error::Result;
 use crate::layout::Dims;
+use crate::tape::dispatch::{Arg, FromGot, Got};
 use crate::tape::{Attr, IntoAttr, Tensor};
 use smallvec::SmallVec;
 use std::cell::RefCell;
@@ -65,6 +66,27 @@ macro_rules! lists { ($($t:ident)*) => { $(
     }
 )* } }
 lists! { Ints Sizes }
+/// Parameters of functions, which no node keeps: for dispatch modes alone.
+macro_rules! handed { ($($t:ty, $v:ident => $e:expr;)*) => { $(
+    impl IntoAttr for $t {
+        fn attr(&self) -> Attr { Attr::None }
+        fn arg(&self) -> Arg { let $v = self; $e }
+    }
+)* } }
+handed! {
+    Tensor, t => Arg::Tensor(t.clone());
+    Vec<Tensor>, v => Arg::Tensors(v.iter().cloned().map(Some).collect());
+    Cpu, _c => Arg::Cpu;
+    Strided, _s => Arg::Strided;
+}
+impl FromGot for Found {
+    fn from_got(g: Got, op: &'static str) -> Result<Self> {
+        match Vec::from_got(g, op)? {
+            v if v.len() == 1 => Ok(v.into_iter().next().map_or_else(|| Found::Many(Tensors::new()), Found::One)),
+            v => Ok(Found::Many(v.into())),
+        }
+    }
+}
 
 thread_local! { static NUMBERS: RefCell<[Option<(Scalar, Tensor)>; 16]> = const { RefCell::new([const { None }; 16]) }; }
 /// A number as an operand: a 0-d tensor with a number's weight in promotion. The last few are kept, as loops use the same ones.

@@ -176,6 +176,9 @@ impl IntoAttr for Map {
     fn attr(&self) -> Attr {
         Attr::None
     }
+    fn arg(&self) -> Arg {
+        Arg::Opaque(std::sync::Arc::new(self.clone()))
+    }
 }
 /// The place in the old axis where the middle (or corner) of each new element lies.
 fn places(old: usize, new: usize, factor: Option<f64>, corners: bool) -> impl Iterator<Item = f64> {

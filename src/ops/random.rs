@@ -8,22 +8,27 @@ use crate::error::bail;
 use crate::kernels::{create, pointwise, random};
 use crate::layout::given_size;
 use crate::ops::unary::zeros_of;
+use crate::tape::dispatch::Arg;
 use crate::tape::random::draw;
-use crate::tape::{How, RandomSource};
+use crate::tape::{How, RandomSource, mode};
 
 impl IntoAttr for RandomSource {
     fn attr(&self) -> Attr {
         Attr::None
+    }
+    fn arg(&self) -> Arg {
+        Arg::Source(self.clone())
     }
 }
 
 // ---- in place ----
 /// A draw into the first operand: the op, which records it, and the method that runs it in place. `g` is the source, locked.
 macro_rules! draws {
-    ($($(#[doc = $doc:literal])* $node:ident $op:ident $method:ident $python:ident($(; $($attr:ident: $ty:ty $(= $default:expr)?),+)?) |$g:ident, $a:ident| $array:expr;)*) => { $(
+    ($($(#[doc = $doc:literal])* $node:ident $op:ident $schema:literal $method:ident $python:ident($(; $($attr:ident: $ty:ty $(= $default:expr)?),+)?) |$g:ident, $a:ident| $array:expr;)*) => { $(
         op! {
             $(#[doc = $doc])*
-            $node = fn $op(self_; $($($attr: $ty,)+)? generator: Option<RandomSource>);
+            $node = fn $op(self_ $(; $($attr: $ty $(= $default)?),+)?; *, generator: Option<RandomSource> = None);
+            schema $schema;
             on [private];
             forward(_out) {
                 let $a = self_;
@@ -42,32 +47,33 @@ macro_rules! draws {
 }
 draws! {
     /// Fills the tensor with numbers uniform in [from, to).
-    UniformBackward0 uniform uniform_ uniform_(; from: f64 = 0.0, to: f64 = 1.0) |g, a| random::refill(a, |s| random::uniform(g, s, a.dtype, *from, *to));
+    UniformBackward0 uniform "uniform" uniform_ uniform_(; from: f64 = 0.0, to: f64 = 1.0) |g, a| random::refill(a, |s| random::uniform(g, s, a.dtype, *from, *to));
     /// Fills the tensor with normal numbers.
-    NormalBackward0 normal_draw normal_ normal_(; mean: f64 = 0.0, std: f64 = 1.0) |g, a| random::normal_like(g, a, *mean, *std);
+    NormalBackward0 normal_draw "normal" normal_ normal_(; mean: f64 = 0.0, std: f64 = 1.0) |g, a| random::normal_like(g, a, *mean, *std);
     /// Fills the tensor with integers in [from, to); without `to` up to the largest of the dtype.
-    RandomBackward0 random_between random_from_ random_(; from: i64, to: Option<i64>) |g, a| random::refill(a, |s| match to {
+    RandomBackward0 random_between "random.from" random_from_ random_(; from: i64, to: Option<i64>) |g, a| random::refill(a, |s| match to {
         Some(to) => random::randint(g, s, a.dtype, *from, *to),
         None => random::random_from(g, s, a.dtype, *from),
     });
     /// Fills the tensor with integers in [0, to).
-    RandomBackward1 random_below random_to_ random_(; to: i64) |g, a| random::refill(a, |s| random::randint(g, s, a.dtype, 0, *to));
+    RandomBackward1 random_below "random.to" random_to_ random_(; to: i64) |g, a| random::refill(a, |s| random::randint(g, s, a.dtype, 0, *to));
     /// Fills the tensor with integers from 0 to the largest of the dtype, or to the last that a floating point dtype holds exactly.
-    RandomBackward2 random_any random_ random_() |g, a| random::refill(a, |s| random::random(g, s, a.dtype));
+    RandomBackward2 random_any "random" random_ random_() |g, a| random::refill(a, |s| random::random(g, s, a.dtype));
     /// Fills the tensor with ones, each with probability `p`, and zeros.
-    BernoulliBackward2 bernoulli_number bernoulli_number_ bernoulli_(; p: f64 = 0.5) |g, a| random::refill(a, |s| random::bernoulli(g, s, a.dtype, *p));
+    BernoulliBackward2 bernoulli_number "bernoulli.float" bernoulli_number_ bernoulli_(; p: f64 = 0.5) |g, a| random::refill(a, |s| random::bernoulli(g, s, a.dtype, *p));
     /// Fills the tensor with numbers of an exponential distribution of rate `lambd`.
-    ExponentialBackward0 exponential exponential_ exponential_(; lambd: f64 = 1.0) |g, a| random::refill(a, |s| random::exponential(g, s, a.dtype, *lambd));
+    ExponentialBackward0 exponential "exponential" exponential_ exponential_(; lambd: f64 = 1.0) |g, a| random::refill(a, |s| random::exponential(g, s, a.dtype, *lambd));
     /// Fills the tensor with counts of trials up to the first success of probability `p`.
-    GeometricBackward0 geometric geometric_ geometric_(; p: f64) |g, a| random::refill(a, |s| random::geometric(g, s, a.dtype, *p));
+    GeometricBackward0 geometric "geometric" geometric_ geometric_(; p: f64) |g, a| random::refill(a, |s| random::geometric(g, s, a.dtype, *p));
     /// Fills the tensor with numbers of a Cauchy distribution.
-    CauchyBackward0 cauchy cauchy_ cauchy_(; median: f64 = 0.0, sigma: f64 = 1.0) |g, a| random::refill(a, |s| random::cauchy(g, s, a.dtype, *median, *sigma));
+    CauchyBackward0 cauchy "cauchy" cauchy_ cauchy_(; median: f64 = 0.0, sigma: f64 = 1.0) |g, a| random::refill(a, |s| random::cauchy(g, s, a.dtype, *median, *sigma));
     /// Fills the tensor with exponentials of normal numbers.
-    LogNormalBackward0 log_normal log_normal_ log_normal_(; mean: f64 = 1.0, std: f64 = 2.0) |g, a| random::refill(a, |s| random::log_normal(g, s, a.dtype, *mean, *std));
+    LogNormalBackward0 log_normal "log_normal" log_normal_ log_normal_(; mean: f64 = 1.0, std: f64 = 2.0) |g, a| random::refill(a, |s| random::log_normal(g, s, a.dtype, *mean, *std));
 }
 op! {
     /// Ones with the probabilities in `p`, and zeros, in place of the elements.
-    BernoulliBackward1 = fn bernoulli_tensor(self_, p; generator: Option<RandomSource>);
+    BernoulliBackward1 = fn bernoulli_tensor(self_, p; *, generator: Option<RandomSource> = None);
+    schema "bernoulli.Tensor";
     on [private];
     forward(_out) draw(generator, |g| random::bernoulli_like(g, self_, p));
     grad(g, cx) {
@@ -85,11 +91,12 @@ function! {
 
 // ---- of a size ----
 macro_rules! random {
-    ($($(#[doc = $doc:literal])* $name:ident($($attr:ident: $ty:ty),*) $(overload $python:ident)? |$g:ident, $dtype:ident| $array:expr;)*) => { $(function! {
+    ($($(#[doc = $doc:literal])* $name:ident($($attr:ident: $ty:ty),*) $schema:literal $(overload $python:ident)? |$g:ident, $dtype:ident| $array:expr;)*) => { $(function! {
         $(#[doc = $doc])*
         fn $name(; $($attr: $ty),*; *, generator: Option<RandomSource> = None, out: Option<Tensor> = None, dtype: Option<DType> = None, layout: Option<Strided> = None, device: Option<Cpu> = None, pin_memory: Option<bool> = None, requires_grad: bool = false) -> Tensor;
         $(overload $python;)?
         on [function];
+        schema $schema;
         {
             let _ = (layout, device, pin_memory);
             let $dtype = dtype.or_else(|| out.as_ref().map(Tensor::dtype));
@@ -103,25 +110,26 @@ fn float(dtype: Option<DType>) -> DType {
 }
 random! {
     /// Numbers uniform in [0, 1).
-    rand(size: Sizes) |g, dtype| random::uniform(g, given_size("rand", &size)?, float(dtype), 0.0, 1.0);
+    rand(size: Sizes) "rand" |g, dtype| random::uniform(g, given_size("rand", &size)?, float(dtype), 0.0, 1.0);
     /// Normal numbers of mean 0 and variance 1.
-    randn(size: Sizes) |g, dtype| random::normal(g, given_size("randn", &size)?, float(dtype), 0.0, 1.0);
+    randn(size: Sizes) "randn" |g, dtype| random::normal(g, given_size("randn", &size)?, float(dtype), 0.0, 1.0);
     /// Integers in [0, high), int64 unless another dtype is given.
-    randint_below(high: i64, size: Sizes) overload randint |g, dtype| random::randint(g, given_size("randint", &size)?, dtype.unwrap_or(DType::Int64), 0, high);
+    randint_below(high: i64, size: Sizes) "randint" overload randint |g, dtype| random::randint(g, given_size("randint", &size)?, dtype.unwrap_or(DType::Int64), 0, high);
     /// Integers in [low, high), int64 unless another dtype is given.
-    randint(low: i64, high: i64, size: Sizes) |g, dtype| random::randint(g, given_size("randint", &size)?, dtype.unwrap_or(DType::Int64), low, high);
+    randint(low: i64, high: i64, size: Sizes) "randint.low" |g, dtype| random::randint(g, given_size("randint", &size)?, dtype.unwrap_or(DType::Int64), low, high);
     /// The integers below `n` in random order, int64 unless another dtype is given.
-    randperm(n: i64) |g, dtype| random::randperm(g, n, dtype.unwrap_or(DType::Int64));
+    randperm(n: i64) "randperm" |g, dtype| random::randperm(g, n, dtype.unwrap_or(DType::Int64));
     /// Normal numbers of one mean and standard deviation.
-    normal_of_size(mean: f64, std: f64, size: Sizes) overload normal |g, dtype| random::normal(g, given_size("normal", &size)?, float(dtype), mean, std);
+    normal_of_size(mean: f64, std: f64, size: Sizes) "normal.float_float" overload normal |g, dtype| random::normal(g, given_size("normal", &size)?, float(dtype), mean, std);
 }
 /// As `random`, of the shape of a tensor, whose dtype and layout in memory the result has unless others are given.
 macro_rules! random_like {
-    ($($(#[doc = $doc:literal])* $name:ident($(; $($attr:ident: $ty:ty),+)?) $(overload $python:ident)? |$g:ident, $a:ident| $array:expr;)*) => { $(function! {
+    ($($(#[doc = $doc:literal])* $name:ident($(; $($attr:ident: $ty:ty),+)?) $schema:literal $(overload $python:ident)? |$g:ident, $a:ident| $array:expr;)*) => { $(function! {
         $(#[doc = $doc])*
         fn $name(self_ $(; $($attr: $ty),+)?; *, generator: Option<RandomSource> = None, dtype: Option<DType> = None, layout: Option<Strided> = None, device: Option<Cpu> = None, pin_memory: Option<bool> = None, requires_grad: bool = false, memory_format: Option<String> = None) -> Tensor;
         $(overload $python;)?
         on [function];
+        schema $schema;
         {
             let _ = (layout, device, pin_memory);
             let like = alike(self_, memory_format);
@@ -132,13 +140,13 @@ macro_rules! random_like {
 }
 random_like! {
     /// Numbers uniform in [0, 1), in the shape of `self`.
-    rand_like() |g, a| random::refill(&a, |s| random::uniform(g, s, a.dtype, 0.0, 1.0));
+    rand_like() "rand_like" |g, a| random::refill(&a, |s| random::uniform(g, s, a.dtype, 0.0, 1.0));
     /// Normal numbers of mean 0 and variance 1, in the shape of `self`.
-    randn_like() |g, a| random::normal_like(g, &a, 0.0, 1.0);
+    randn_like() "randn_like" |g, a| random::normal_like(g, &a, 0.0, 1.0);
     /// Integers in [0, high), in the shape of `self`.
-    randint_like_below(; high: i64) overload randint_like |g, a| random::refill(&a, |s| random::randint(g, s, a.dtype, 0, high));
+    randint_like_below(; high: i64) "randint_like" overload randint_like |g, a| random::refill(&a, |s| random::randint(g, s, a.dtype, 0, high));
     /// Integers in [low, high), in the shape of `self`.
-    randint_like(; low: i64, high: i64) |g, a| random::refill(&a, |s| random::randint(g, s, a.dtype, low, high));
+    randint_like(; low: i64, high: i64) "randint_like.low_dtype" |g, a| random::refill(&a, |s| random::randint(g, s, a.dtype, low, high));
 }
 
 // ---- of tensors ----
@@ -212,6 +220,7 @@ function! {
     /// Ones with probability `p`, and zeros, in the shape of `self`.
     fn bernoulli_of(self_; p: f64; *, generator: Option<RandomSource> = None) -> Tensor;
     overload bernoulli;
+    schema "bernoulli.p";
     {
         let a = create::empty_like(&self_.array(), self_.dtype())?;
         Ok(Tensor::new(draw(&generator, |g| random::refill(&a, |s| random::bernoulli(g, s, a.dtype, p)))?))
@@ -246,6 +255,12 @@ fn noise_for(op: &str, x: &Tensor, p: f64, train: bool, channels: bool) -> Resul
     if p == 1.0 {
         return Ok(Some(Tensor::new(Array::scalar(Scalar::Int(0), a.dtype)?)));
     }
+    if mode::dispatching() {
+        // the same numbers, by operations that dispatch modes see
+        let noise = if channels { Tensor::new(channel_wise(op, &a)?) } else { empty_like(x, None, None, None, None, None, false)? };
+        bernoulli_number::run(How::InPlace, &noise, 1.0 - p, None)?;
+        return div_(&noise, &number(1.0 - p)?).map(Some);
+    }
     let like = if channels { channel_wise(op, &a)? } else { a };
     draw(&None, |g| random::dropout_noise(g, &like, p)).map(|n| Some(Tensor::new(n)))
 }
@@ -265,7 +280,7 @@ fn alpha_noise(op: &str, x: &Tensor, p: f64, train: bool, channels: bool) -> Res
     }
     let a = x.array();
     let like = if channels { channel_wise(op, &a)? } else { create::empty_like(&a, a.dtype)? };
-    let noise = Tensor::new(draw(&None, |g| random::refill(&like, |s| random::bernoulli(g, s, like.dtype, 1.0 - p)))?);
+    let noise = bernoulli_number::run(How::InPlace, &Tensor::new(like), 1.0 - p, None)?;
     let scale = 1.0 / ((SATURATION * SATURATION * p + 1.0) * (1.0 - p)).sqrt();
     let shift = unary::plus(&unary::times(&unary::plus(&noise, -1.0)?, SATURATION * scale)?, SATURATION * scale * p)?;
     Ok(Some((unary::times(&noise, scale)?, Some(shift))))

@@ -233,9 +233,10 @@ pub(super) fn both(a: Option<Tensor>, b: Option<Tensor>) -> Result<Option<Tensor
 }
 /// An op that picks one of all elements.
 macro_rules! one_of_all {
-    ($($(#[doc = $doc:literal])* $node:ident $name:ident $python:ident |$a:ident| $kernel:expr;)*) => { $(op! {
+    ($($(#[doc = $doc:literal])* $node:ident $name:ident $python:ident $schema:literal |$a:ident| $kernel:expr;)*) => { $(op! {
         $(#[doc = $doc])*
         $node = fn $name(self_);
+        schema $schema;
         overload $python;
         forward(_out) { let $a = self_; $kernel };
         saves [self_, result];
@@ -244,13 +245,13 @@ macro_rules! one_of_all {
 }
 one_of_all! {
     /// Largest element; NaN if any is.
-    MaxBackward1 max_all max |a| reduce::amax("max", a, Axes::All, false);
+    MaxBackward1 max_all max "max" |a| reduce::amax("max", a, Axes::All, false);
     /// Smallest element; NaN if any is.
-    MinBackward1 min_all min |a| reduce::amin("min", a, Axes::All, false);
+    MinBackward1 min_all min "min" |a| reduce::amin("min", a, Axes::All, false);
     /// The middle element, the lower of two; NaN if any is.
-    MedianBackward0 median_all median |a| sort::median_all(a, false);
+    MedianBackward0 median_all median "median" |a| sort::median_all(a, false);
     /// The middle one of the elements that are not NaN.
-    NanmedianBackward0 nanmedian_all nanmedian |a| sort::median_all(a, true);
+    NanmedianBackward0 nanmedian_all nanmedian "nanmedian" |a| sort::median_all(a, true);
 }
 /// Calls a kernel along a dimension; a 0-d array has one, of length 1.
 pub(super) fn along(a: &Array, dim: i64, f: impl FnOnce(&Array, usize) -> Result<(Array, Array)>) -> Result<SmallVec<[Array; 4]>> {
@@ -276,10 +277,10 @@ pub(super) fn chosen_grad(g: &[Option<Tensor>], indices: &Option<Tensor>, dim: i
 }
 /// An op that picks one element along a dimension, and says which.
 macro_rules! one_of_dim {
-    ($($(#[doc = $doc:literal])* $node:ident $name:ident $python:ident $named:literal ($($attr:ident: $ty:ty),*) $dim:ident = $default:expr; |$a:ident, $d:ident, $keep:ident| $kernel:expr;)*) => { $(op_many! {
+    ($($(#[doc = $doc:literal])* $node:ident $name:ident $python:ident $named:literal $schema:literal ($($attr:ident: $ty:ty),*) $dim:ident = $default:expr; |$a:ident, $d:ident, $keep:ident| $kernel:expr;)*) => { $(op_many! {
         $(#[doc = $doc])*
         $node = fn $name(self_; $($attr: $ty,)* dim: i64 = $default, keepdim: bool = false) -> [values; nondiff indices];
-        schema $named;
+        schema $schema;
         overload $python;
         named $named;
         forward along(self_, *dim, |$a, $d| { let $keep = *keepdim; $kernel });
@@ -290,13 +291,13 @@ macro_rules! one_of_dim {
 }
 one_of_dim! {
     /// The middle element along `dim`, the lower of two, and where it is; NaN if any is.
-    MedianBackward1 median_dim median "median" () dim = -1; |a, d, keep| sort::median(a, d, keep, false);
+    MedianBackward1 median_dim median "median" "median.dim" () dim = -1; |a, d, keep| sort::median(a, d, keep, false);
     /// The middle one along `dim` of the elements that are not NaN, and where it is.
-    NanmedianBackward1 nanmedian_dim nanmedian "nanmedian" () dim = -1; |a, d, keep| sort::median(a, d, keep, true);
+    NanmedianBackward1 nanmedian_dim nanmedian "nanmedian" "nanmedian.dim" () dim = -1; |a, d, keep| sort::median(a, d, keep, true);
     /// The most frequent element along `dim`, the smallest of several, and where it is last.
-    ModeBackward0 mode mode "mode" () dim = -1; |a, d, keep| sort::mode(a, d, keep);
+    ModeBackward0 mode mode "mode" "mode" () dim = -1; |a, d, keep| sort::mode(a, d, keep);
     /// The `k`th smallest element along `dim`, counted from 1, and where it is.
-    KthvalueBackward0 kthvalue kthvalue "kthvalue" (k: i64) dim = -1; |a, d, keep| sort::kthvalue(a, *k, d, keep);
+    KthvalueBackward0 kthvalue kthvalue "kthvalue" "kthvalue" (k: i64) dim = -1; |a, d, keep| sort::kthvalue(a, *k, d, keep);
 }
 macro_rules! extreme_dim {
     ($($(#[doc = $doc:literal])* $node:ident $name:ident $python:ident $named:literal $schema:literal;)*) => { $(op_many! {
@@ -349,18 +350,21 @@ fn where_is(a: &Array, dim: Option<i64>, f: impl FnOnce(&Array, Option<usize>) -
 op! {
     /// Is any element not 0? Over the dimensions `dim`, all if None.
     AnyBackward = fn any(self_; dim: Option<Ints> = None, keepdim: bool = false);
+    schema "any.dims; any without dim keepdim";
     forward(_out) over(dim, self_.ndim(), |x| reduce::any(self_, x, *keepdim));
     grad(g, cx) {}
 }
 op! {
     /// Are all elements not 0? Over the dimensions `dim`, all if None.
     AllBackward = fn all(self_; dim: Option<Ints> = None, keepdim: bool = false);
+    schema "all.dims; all without dim keepdim";
     forward(_out) over(dim, self_.ndim(), |x| reduce::all(self_, x, *keepdim));
     grad(g, cx) {}
 }
 op! {
     /// How many elements are not 0, over the dimensions `dim`, all if None; as int64.
     CountNonzeroBackward = fn count_nonzero(self_; dim: Option<Ints> = None);
+    schema "count_nonzero.dim_IntList; count_nonzero without dim";
     forward(_out) over(dim, self_.ndim(), |x| reduce::count_nonzero(self_, x));
     grad(g, cx) {}
 }

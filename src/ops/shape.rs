@@ -642,6 +642,14 @@ function! {
 }
 
 // ---- copies ----
+function! {
+    /// The same elements without history; writes are seen by autograd (the version is shared).
+    fn detach(self_) -> Tensor;
+    on [function];
+    schema "detach";
+    view;
+    { Ok(self_.detach()) }
+}
 op! {
     /// A copy of the elements, with history.
     CloneBackward0 = fn clone(self_; *, memory_format: Option<String> = None);
@@ -658,7 +666,7 @@ function! {
 }
 op! {
     /// A copy in another dtype.
-    ToCopyBackward0 = fn to_copy(self_; dtype: DType);
+    ToCopyBackward0 = fn to_copy(self_; *, dtype: DType);
     schema "_to_copy";
     on [private];
     forward(_out) pointwise::cast_kept(self_, *dtype);

@@ -68,6 +68,7 @@ fn found(u: order::Unique, inverse: bool, counts: bool) -> Found {
 function! {
     /// Distinct elements (slices along `dim`, if given) in order; where each element's value is among them; how often each occurs.
     fn unique(self_; sorted: bool = true, return_inverse: bool = false, return_counts: bool = false, dim: Option<i64> = None) -> Found;
+    schema "_unique2";
     {
         let _ = sorted;
         let a = self_.array();
@@ -81,6 +82,7 @@ function! {
 function! {
     /// Elements (slices along `dim`, if given) that differ from the one before; where each element's value is; how long each run is.
     fn unique_consecutive(self_; return_inverse: bool = false, return_counts: bool = false, dim: Option<i64> = None) -> Found;
+    schema "unique_consecutive";
     {
         let a = self_.array();
         let u = match dim {
@@ -99,6 +101,7 @@ function! {
     /// For each element of `input` its place in a sorted sequence (along the last dimension): before equals, or behind them if `right`.
     fn searchsorted(sorted_sequence, input | number; *, out_int32: bool = false, right: bool = false, side: Option<String> = None, sorter: Option<Tensor> = None, out: Option<Tensor> = None) -> Tensor;
     on [function];
+    schema "searchsorted.Tensor";
     {
         let right = match side.as_deref() {
             None => right,
@@ -117,6 +120,7 @@ function! {
     /// For each element of `input` the number of the interval between sorted `boundaries` in which it lies.
     fn bucketize(input | number, boundaries; *, out_int32: bool = false, right: bool = false, out: Option<Tensor> = None) -> Tensor;
     on [function];
+    schema "bucketize.Tensor";
     {
         let at = order::bucketize(&input.array(), &boundaries.array(), right, index_dtype(out_int32))?;
         given_out("bucketize", out, Tensor::new(at))
@@ -126,6 +130,7 @@ function! {
     /// For each element of `elements`, whether it is among `test_elements`.
     fn isin(elements | number, test_elements | number; *, assume_unique: bool = false, invert: bool = false) -> Tensor;
     on [function];
+    schema "isin.Tensor_Tensor";
     {
         let _ = assume_unique;
         Ok(Tensor::new(order::isin(&elements.array(), &test_elements.array(), invert)?))

@@ -7,6 +7,7 @@ use crate::array::Array;
 use crate::error::{Result, bail};
 use crate::kernels::pointwise;
 use crate::layout::{Dims, Geometry, given_size, span};
+use crate::tape::dispatch::Named;
 use crate::tape::node::Meta;
 use crate::tape::record::Views;
 use crate::tape::{Attr, Backward, Cx, Edge, Info, Node, Tensor, mode, record};
@@ -64,6 +65,10 @@ impl Backward for AsStridedBackward0 {
     fn info(&self) -> &'static Info {
         &STRIDED
     }
+    fn params(&self) -> Named {
+        let offset = Attr::Scalar(Scalar::Int(self.view.offset as i64));
+        vec![("size", self.view.shape.arg()), ("stride", self.view.strides.arg()), ("storage_offset", Arg::Attr(offset))]
+    }
     fn backward(&self, g: &[Option<Tensor>], _cx: &Cx<'_>, grads: &mut [Option<Tensor>]) -> Result<()> {
         if let Some(g) = &g[0] {
             grads[0] = Some(as_strided_backward(g, self.base, self.view)?);
@@ -81,6 +86,9 @@ impl Backward for AsStridedBackward0 {
 impl IntoAttr for Geometry {
     fn attr(&self) -> Attr {
         Attr::Ints(self.shape.iter().chain(self.strides.iter()).map(|&v| v as i64).chain([self.offset as i64]).collect())
+    }
+    fn arg(&self) -> Arg {
+        Arg::List(vec![self.shape.arg(), self.strides.arg(), self.offset.arg()])
     }
 }
 /// The storage that both layouts lie in, as one row: where it starts, and how long it is.
@@ -140,6 +148,7 @@ function! {
     ///
     /// Raises RuntimeError if the view would leave the storage.
     fn as_strided(self_; size: Sizes, stride: Ints, storage_offset: Option<i64> = None) -> Tensor;
+    records STRIDED;
     {
         strided_view(self_, &size, &stride, storage_offset)
     }

@@ -355,13 +355,6 @@ impl<'py> FromArg<'py> for Dims {
         s?.into_iter().map(|i| usize::try_from(i).map_err(|_| Refused::Error(err!(Runtime, "negative length or stride {i}")))).collect()
     }
 }
-/// Made in Rust alone.
-impl<'py> FromArg<'py> for ops::Map {
-    const KIND: Kind = kind("map", "object");
-    fn from_arg(_: Values<'py>) -> Result<Self, Refused> {
-        Err(Refused::Type)
-    }
-}
 impl<'py> FromArg<'py> for Geometry {
     const KIND: Kind = kind("layout", "tuple[Sequence[int], Sequence[int], int]");
     /// (size, stride, storage_offset)

@@ -255,7 +255,7 @@ impl PyTensor {
     }
     /// The same elements without history; writes are seen by autograd (the version is shared).
     fn detach<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        as_class_of(slf, slf.get().tensor().detach())
+        as_class_of(slf, crate::ops::detach(slf.get().tensor())?)
     }
     fn detach_<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
         let t = slf.get().tensor();

@@ -403,6 +403,45 @@ pub fn run_lax<'py>(first: &'static Entry, style: Style, g: &Given<'py>) -> PyRe
         Err(f) => Err(failed(first, style, &lax, f)),
     }
 }
+/// One overload by itself, whatever classes its arguments are of; all outputs, those for backward alone too.
+pub fn one<'py>(
+    e: &'static Entry,
+    style: Style,
+    args: &Bound<'py, pyo3::types::PyTuple>,
+    kwargs: Option<&Bound<'py, pyo3::types::PyDict>>,
+) -> Result<Bound<'py, PyAny>, Fail> {
+    let py = args.py();
+    let (names, named): (Vec<_>, Vec<_>) = kwargs.iter().flat_map(|k| k.iter()).unzip();
+    let names = pyo3::types::PyTuple::new(py, names)?;
+    let values: Vec<*mut PyObject> = args.iter_borrowed().map(|v| v.as_ptr()).chain(named.iter().map(|v| v.as_ptr())).collect();
+    // The values are borrowed from `args` and `named`, the names from `names`, for the length of this call.
+    let g = Given {
+        py,
+        this: std::ptr::null_mut(),
+        args: values.as_ptr(),
+        n: args.len(),
+        names: names.as_ptr(),
+        named: named.len(),
+        how: Taking { lax: true, strict: false },
+    };
+    let hidden = e.info.is_some_and(|i| i.visible != i.outputs.len());
+    if hidden {
+        mode::ask_whole(true);
+    }
+    let r = attempt(e, style, &g, g.how);
+    if hidden {
+        mode::ask_whole(false);
+    }
+    match r? {
+        // The lifetime of an answer is the interpreter's, not that of the borrowed values.
+        Answer::Given(o) => Ok(o.unbind().into_bound(py)),
+        // an op of the kind that has several outputs, which has one
+        Answer::New(Ret::Tuple(mut v), e) if v.len() == 1 && e.info.is_some_and(|i| i.outputs.len() == 1) => {
+            Ok(finish(e, v.remove(0), py)?)
+        }
+        Answer::New(r, e) => Ok(finish(e, r, py)?),
+    }
+}
 /// The Python name under which this style of call is known.
 pub fn called(first: &Entry, style: Style) -> &'static str {
     if style.in_place() { first.overloads_in_place().unwrap_or(first.name) } else { first.name }

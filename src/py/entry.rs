@@ -59,6 +59,8 @@ pub struct Entry {
     pub on: Places,
     /// What `op!` knows of it, if it is an op with one output.
     pub info: Option<&'static Info>,
+    /// What it returns, in Rust.
+    pub returns: &'static str,
     /// The named tuple that it returns.
     pub named: Option<&'static str>,
     /// May it write in place and into `out=`?
@@ -107,6 +109,11 @@ pub enum Fail {
     Special,
     Op(Box<Error>),
 }
+impl From<pyo3::PyErr> for Fail {
+    fn from(e: pyo3::PyErr) -> Self {
+        Fail::Op(e.into())
+    }
+}
 impl From<Box<Error>> for Fail {
     fn from(e: Box<Error>) -> Self {
         Fail::Op(e)
@@ -137,7 +144,7 @@ macro_rules! expose {
     (@there $how:ident) => { true };
     (@some) => { None };
     (@some $named:literal) => { Some($named) };
-    (@info Function) => { None };
+    (@info Function) => { KERNEL };
     (@info $node:ident) => { Some(&INFO) };
     (@at [] $($x:ident)*) => {
         #[allow(non_camel_case_types, dead_code, clippy::upper_case_acronyms)]
@@ -167,7 +174,7 @@ macro_rules! expose {
                 inplace: $crate::py::entry::expose!(@inplace [$($python)?] $($inplace)?), node: stringify!($node), doc: concat!("" $(, $doc, "\n")*),
                 place: (file!(), line!()), next: std::sync::OnceLock::new(), c: Calls::of::<$node>(), on: Places::of(&[$(stringify!($place)),*]),
                 info: $crate::py::entry::expose!(@info $node), named: $crate::py::entry::expose!(@some $($named)?), params: PARAMS,
-                takes_how: $crate::py::entry::expose!(@there $($how)?),
+                returns: RETURNS, takes_how: $crate::py::entry::expose!(@there $($how)?),
                 call: |_args: &Args<'_>, _given| {
                     $(let $how = _given;)?
                     $(let $input = $crate::py::entry::expose!(@input _args At::$input as usize, $($kind)?);)*
@@ -194,7 +201,7 @@ pub const fn py_name(rust: &'static str) -> &'static str {
     crate::ops::macros::user_name(raw(rust))
 }
 /// A default as Python writes it.
-fn literal(rust: &str) -> &str {
+pub fn literal(rust: &str) -> &str {
     match rust {
         "true" => "True",
         "false" => "False",
@@ -327,6 +334,13 @@ impl Entry {
                 list.concat()
             );
         }
+        self.explain_as(name, method, fail, positional, got)
+    }
+    /// As `explain`, of this overload alone.
+    pub fn explain_one(&'static self, name: &str, fail: &Fail, positional: usize, got: &[(Option<String>, String)]) -> String {
+        self.explain_as(name, false, fail, positional, got)
+    }
+    fn explain_as(&'static self, name: &str, method: bool, fail: &Fail, positional: usize, got: &[(Option<String>, String)]) -> String {
         let skip = (method && self.takes_self()) as usize;
         let about = |i: usize| {
             let given = i.checked_sub(skip).and_then(|at| got.get(at).filter(|(k, _)| k.is_none() && at < positional));

@@ -104,7 +104,7 @@ fn _queue_callback(r#fn: Py<PyAny>) -> PyResult<()> {
 }
 #[pyfunction]
 fn is_grad_enabled() -> bool {
-    mode::grad_enabled()
+    mode::grad_mode()
 }
 #[pyfunction]
 fn _set_grad_enabled(enabled: bool) {

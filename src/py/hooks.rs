@@ -267,8 +267,11 @@ impl Host for Interpreter {
         let text = std::ffi::CString::new(text.replace('\0', " ")).map_err(|e| err!(Value, "{e}"))?;
         Ok(PyErr::warn(py, &py.get_type::<pyo3::exceptions::PyUserWarning>(), &text, 1)?)
     }
-    fn dispatch(&self, _call: &crate::tape::record::Call<'_>) -> Result<Option<Vec<Tensor>>> {
-        Ok(None)
+    fn intercepts(&self, info: &'static crate::tape::Info, how: crate::tape::How<'_>, inputs: crate::tape::record::Operands<'_>) -> bool {
+        super::dispatch::intercepts(info, how, inputs)
+    }
+    fn dispatch(&self, call: &crate::tape::dispatch::Call<'_>) -> Result<crate::tape::dispatch::Got> {
+        super::dispatch::dispatch(call)
     }
 }
 

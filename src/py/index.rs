@@ -15,7 +15,7 @@ use crate::kernels::pointwise;
 use crate::kernels::reduce::{self, Axes};
 use crate::layout::Dims;
 use crate::ops::{self, Sizes};
-use crate::tape::Tensor;
+use crate::tape::{Tensor, mode};
 use pyo3::exceptions::{PyDeprecationWarning, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -258,6 +258,9 @@ fn set(t: &Tensor, idx: &Any<'_>, v: &Any<'_>) -> Result<()> {
 }
 /// The value of a tensor of one element.
 fn only(t: &Tensor) -> PyResult<Scalar> {
+    if mode::dispatching() && t.numel() == 1 {
+        return Ok(super::literal::item(t)?);
+    }
     t.look(|a| (a.numel() == 1).then(|| a.item())).ok_or_else(|| {
         PyValueError::new_err(format!("only one element tensors can be converted to Python scalars, this one has shape {:?}", t.shape()))
     })
@@ -308,7 +311,11 @@ impl PyTensor {
         Ok(!reduce::any(&same.array(), Axes::All, false)?.item().is_zero())
     }
     fn __bool__(&self) -> PyResult<bool> {
-        match self.tensor().look(|a| if a.numel() == 1 { Ok(a.item()) } else { Err(a.numel()) }) {
+        let t = self.tensor();
+        if mode::dispatching() && t.numel() == 1 {
+            return Ok(!only(t)?.is_zero());
+        }
+        match t.look(|a| if a.numel() == 1 { Ok(a.item()) } else { Err(a.numel()) }) {
             Ok(s) => Ok(!s.is_zero()),
             Err(0) => Err(PyRuntimeError::new_err("Boolean value of Tensor with no values is ambiguous")),
             Err(_) => Err(PyRuntimeError::new_err("Boolean value of Tensor with more than one value is ambiguous")),

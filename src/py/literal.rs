@@ -343,6 +343,7 @@ function! {
     /// The value of a tensor of one element, as a Python number.
     fn item(self_) -> Scalar;
     on [method];
+    schema "_local_scalar_dense";
     {
         match self_.look(|a| (a.numel() == 1).then(|| a.item())) {
             Some(s) => Ok(s),

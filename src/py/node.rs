@@ -62,6 +62,9 @@ pub fn attr<'py>(py: Python<'py>, a: &Attr) -> PyResult<Bound<'py, PyAny>> {
 /// `metadata`: a dict of the user's.
 struct Metadata(Py<PyDict>);
 impl Notes for Metadata {
+    fn any(&self) -> &dyn std::any::Any {
+        self
+    }
     fn visit(&self, f: &mut dyn FnMut(usize)) {
         f(self.0.as_ptr() as usize);
     }

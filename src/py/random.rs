@@ -18,6 +18,9 @@ use pyo3::types::{PyFloat, PyInt, PyTuple};
 #[pyclass(name = "Generator", module = "stowgrad", frozen, weakref, subclass)]
 pub struct PyGenerator(Option<RandomSource>);
 impl PyGenerator {
+    pub fn of(s: RandomSource) -> PyGenerator {
+        PyGenerator(Some(s))
+    }
     fn source(&self) -> RandomSource {
         self.0.clone().unwrap_or_else(RandomSource::current)
     }

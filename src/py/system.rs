@@ -80,7 +80,7 @@ fn _registry(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyDict>>> {
             let d = PyDict::new(py);
             d.set_item("name", e.name)?;
             d.set_item("inplace", e.inplace)?;
-            d.set_item("node", e.info.map(|i| i.node))?;
+            d.set_item("node", e.info.map(|i| i.node).filter(|n| !n.is_empty()))?;
             d.set_item("schema", e.info.map(|i| i.schema))?;
             d.set_item("saves", e.info.map(|i| i.saves.iter().map(|(n, _)| *n).collect::<Vec<_>>()))?;
             d.set_item("view", e.info.is_some_and(|i| i.view))?;

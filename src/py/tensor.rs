@@ -6,6 +6,7 @@
 //!
 //! Safety rests on this: wrappers are made, found and dropped attached to the interpreter, and the tape runs attached whenever wrappers exist.
 #![allow(unsafe_code)]
+use crate::tape::node::Notes;
 use crate::tape::tensor::Visit;
 use crate::tape::{Held, Node, Tensor};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
@@ -131,6 +132,11 @@ pub fn wrap<'py>(py: Python<'py>, t: Tensor) -> PyResult<Bound<'py, PyTensor>> {
     if let Some(w) = Wrapper::of(&t) {
         return Ok(w.0.into_bound(py));
     }
+    if t.has_extra()
+        && let Some(o) = again(py, &t)?
+    {
+        return Ok(o);
+    }
     // SAFETY: the class itself, set when the module was made.
     let obj = unsafe { alloc(py, CLASS.load(Relaxed), t)? };
     if claim(&obj) {
@@ -147,11 +153,56 @@ pub fn wrap_held<'py>(py: Python<'py>, h: &Held) -> PyResult<Bound<'py, PyTensor
         Held::Core(t) => wrap(py, t.clone()),
     }
 }
+/// What a tensor remembers of its object: a handler gave it, and Rust alone may hold it for a while.
+struct Remembered {
+    class: Py<PyType>,
+    dict: Py<PyDict>,
+}
+impl Notes for Remembered {
+    fn visit(&self, f: &mut dyn FnMut(usize)) {
+        f(self.class.as_ptr() as usize);
+        f(self.dict.as_ptr() as usize);
+    }
+    fn address(&self) -> usize {
+        self.dict.as_ptr() as usize
+    }
+    fn any(&self) -> &dyn std::any::Any {
+        self
+    }
+}
+/// Lets the tensor of an object that is more than a tensor remember its class and attributes.
+pub fn remember(o: &Bound<'_, PyTensor>) -> PyResult<()> {
+    let py = o.py();
+    let dict = o.getattr(pyo3::intern!(py, "__dict__"))?.cast_into::<PyDict>()?;
+    let class = o.get_type();
+    let plain = o.is_exact_instance_of::<PyTensor>();
+    if plain && dict.is_empty() {
+        return Ok(());
+    }
+    let r: Arc<dyn Notes> = Arc::new(Remembered { class: class.unbind(), dict: dict.unbind() });
+    let old = o.get().tensor().with_extra(|e| e.object.replace(r));
+    drop(old);
+    Ok(())
+}
+/// The object that a tensor remembers, made again.
+#[cold]
+fn again<'py>(py: Python<'py>, t: &Tensor) -> PyResult<Option<Bound<'py, PyTensor>>> {
+    let Some(r) = t.look_extra(|e| e.object.clone()).flatten() else { return Ok(None) };
+    let Some(r) = r.any().downcast_ref::<Remembered>() else { return Ok(None) };
+    // SAFETY: the class of an object that was a tensor.
+    let obj = unsafe { alloc(py, r.class.bind(py).as_type_ptr(), t.clone())? };
+    obj.setattr(pyo3::intern!(py, "__dict__"), &r.dict)?;
+    if claim(&obj) {
+        return Ok(Some(obj));
+    }
+    Ok(Wrapper::of(t).map(|w| w.0.into_bound(py)))
+}
 /// A tensor without a wrapper so far gets one of class `cls`, a subclass of `Tensor`, whose `__init__` is not run.
 pub fn wrap_as<'py>(cls: &Bound<'py, PyType>, t: Tensor) -> PyResult<Bound<'py, PyAny>> {
     if !cls.is_subclass_of::<PyTensor>()? {
         return Err(PyTypeError::new_err(format!("{} is not a subclass of Tensor", cls.name()?)));
     }
+    super::dispatch::note_class(cls)?;
     // SAFETY: just checked.
     let obj = unsafe { alloc(cls.py(), cls.as_type_ptr(), t)? };
     if !claim(&obj) {
@@ -257,6 +308,12 @@ fn visit_one(v: Visit<'_>, visit: PyVisit<'_>, left: &mut u32) -> Result<(), PyT
         Visit::Post(h) => {
             if Arc::strong_count(h) == 1 {
                 h.visit(&mut |at| addresses(&mut result, at));
+            }
+            result
+        }
+        Visit::Notes(n) => {
+            if Arc::strong_count(n) == 1 {
+                n.visit(&mut |at| addresses(&mut result, at));
             }
             result
         }

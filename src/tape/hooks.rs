@@ -57,8 +57,10 @@ pub trait Host: Send + Sync {
     /// The whole stack as text, for anomaly mode.
     fn stack(&self) -> Option<String>;
     fn warn(&self, text: &str) -> Result<()>;
-    /// An op under a dispatch mode or on a subclass: `Some` if somebody else computed it.
-    fn dispatch(&self, call: &super::record::Call<'_>) -> Result<Option<Vec<Tensor>>>;
+    /// Does a dispatch mode wait on this thread, or does a subclass among the inputs intercept this op?
+    fn intercepts(&self, info: &'static super::Info, how: super::How<'_>, inputs: super::record::Operands<'_>) -> bool;
+    /// Asks whoever intercepts.
+    fn dispatch(&self, call: &super::dispatch::Call<'_>) -> Result<super::dispatch::Got>;
 }
 static HOST: OnceLock<Box<dyn Host>> = OnceLock::new();
 pub fn set_host(h: Box<dyn Host>) {

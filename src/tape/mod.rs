@@ -1,5 +1,6 @@
 //! The forward half of autograd: tensors, nodes, saved values, modes, and `record`, the one place where an op meets the tape.
 //! `engine` walks what is built here. Rules are numbered in DESIGN 3; comments cite them.
+pub mod dispatch;
 pub mod hooks;
 pub mod mode;
 pub mod node;

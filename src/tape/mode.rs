@@ -38,19 +38,24 @@ impl Now {
     const READ: u8 = 16;
     /// A checkpointed region is running again.
     const RECOMPUTING: u8 = 32;
+    /// A handler of a dispatch mode or subclass runs: what it calls is below autograd.
+    const BELOW: u8 = 64;
+    /// The next op with outputs for backward alone gives these too.
+    const WHOLE: u8 = 128;
 
     #[inline]
     fn has(self, bit: u8) -> bool {
         self.0 & bit != 0
     }
-    /// Are operations recorded? Never in inference mode.
+    /// Are operations recorded? Never in inference mode, nor inside a handler of a dispatch mode.
     #[inline]
     pub fn grad_enabled(self) -> bool {
-        self.0 & (Now::GRAD | Now::INFERENCE) == Now::GRAD
+        self.0 & (Now::GRAD | Now::INFERENCE | Now::BELOW) == Now::GRAD
     }
+    /// May somebody intercept operations: a dispatch mode of this thread, or any subclass that does so?
     #[inline]
     pub fn dispatching(self) -> bool {
-        self.has(Now::DISPATCH)
+        self.has(Now::DISPATCH) || SUBCLASSES.load(Relaxed)
     }
     #[inline]
     pub fn reading(self) -> bool {
@@ -74,10 +79,14 @@ fn set(bit: u8, on: bool) -> bool {
         old.has(bit)
     })
 }
-/// Are operations recorded? Never in inference mode.
+/// Are operations recorded? Never in inference mode, nor inside a handler of a dispatch mode.
 #[inline]
 pub fn grad_enabled() -> bool {
     now().grad_enabled()
+}
+/// Grad mode as the user set it, inside handlers too.
+pub fn grad_mode() -> bool {
+    now().0 & (Now::GRAD | Now::INFERENCE) == Now::GRAD
 }
 /// Sets grad mode, returns what it was.
 pub fn set_grad_enabled(on: bool) -> bool {
@@ -89,6 +98,22 @@ pub fn inference() -> bool {
 }
 pub fn set_inference(on: bool) -> bool {
     set(Now::INFERENCE, on)
+}
+/// While it lives, operations of this thread are below autograd: nothing is recorded, whatever grad mode says.
+pub struct Below(bool);
+impl Below {
+    pub fn enter() -> Below {
+        Below(set(Now::BELOW, true))
+    }
+}
+impl Drop for Below {
+    fn drop(&mut self) {
+        set(Now::BELOW, self.0);
+    }
+}
+/// Does a handler of a dispatch mode or subclass run on this thread?
+pub fn below() -> bool {
+    now().has(Now::BELOW)
 }
 /// Grad mode for a scope; put back also when it is left by an error.
 pub struct GradGuard(bool);
@@ -168,13 +193,22 @@ pub fn recomputing() -> bool {
 pub fn set_recomputing(on: bool) -> bool {
     set(Now::RECOMPUTING, on)
 }
-/// Is a dispatch mode active?
 #[inline]
 pub fn dispatching() -> bool {
     now().dispatching()
 }
+/// Tells how many dispatch modes are active on this thread.
 pub fn set_dispatching(n: u32) {
     set(Now::DISPATCH, n != 0);
+}
+/// Tensors of a class that intercepts operations exist from now on.
+pub fn note_subclass() {
+    SUBCLASSES.store(true, Relaxed)
+}
+static SUBCLASSES: AtomicBool = AtomicBool::new(false);
+/// Asks the next op to give the outputs that are for backward alone too, or takes the request back.
+pub fn ask_whole(on: bool) -> bool {
+    set(Now::WHOLE, on)
 }
 pub fn set_reading(on: bool) {
     set(Now::READ, on);

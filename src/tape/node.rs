@@ -1,4 +1,5 @@
 //! A node of the graph: one recorded operation, the edges along which its gradients go, and the values saved for it.
+use super::dispatch::{Arg, Named};
 use super::hooks::{Line, NodeHook, PreHook};
 use super::mode;
 use super::record::Views;
@@ -130,6 +131,10 @@ pub enum Attr {
 }
 pub trait IntoAttr {
     fn attr(&self) -> Attr;
+    /// As the handler of a dispatch mode gets it.
+    fn arg(&self) -> Arg {
+        Arg::Attr(self.attr())
+    }
 }
 macro_rules! attrs { ($($t:ty, $v:ident => $e:expr;)*) => { $(impl IntoAttr for $t { fn attr(&self) -> Attr { let $v = self; $e } })* } }
 attrs! {
@@ -149,6 +154,9 @@ impl<T: IntoAttr> IntoAttr for Option<T> {
     fn attr(&self) -> Attr {
         self.as_ref().map_or(Attr::None, T::attr)
     }
+    fn arg(&self) -> Arg {
+        self.as_ref().map_or(Arg::Attr(Attr::None), T::arg)
+    }
 }
 
 /// The backward half of an op: what a node runs.
@@ -162,6 +170,14 @@ pub trait Backward: Send + Sync {
     /// Parameters and sizes, by name.
     fn attrs(&self, _node: &Node) -> Vec<(&'static str, Attr)> {
         Vec::new()
+    }
+    /// The parameters besides the inputs, as a dispatch mode gets them.
+    fn params(&self) -> Named {
+        Vec::new()
+    }
+    /// Inputs from this number on are one list, the parameter of this name.
+    fn operands(&self) -> Option<(&'static str, usize)> {
+        None
     }
     /// Slots from this number on are a list, under this name.
     fn list(&self) -> Option<(&'static str, usize)> {
@@ -262,6 +278,8 @@ pub struct NodeHooks {
 pub trait Notes: Send + Sync {
     fn visit(&self, f: &mut dyn FnMut(usize));
     fn address(&self) -> usize;
+    /// For the binding, to know its own again.
+    fn any(&self) -> &dyn std::any::Any;
 }
 pub struct Node {
     seq: AtomicU64,

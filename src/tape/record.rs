@@ -4,10 +4,10 @@
 //! Not generic: everything that depends on the op arrives behind a reference, so that an op costs little code. Order matters: inputs are
 //! packed before the kernel runs (a recomputation may stop there, and an in-place op packs a copy of what it overwrites), watchers hear
 //! of a write before it, outputs are packed after.
-use super::mode;
 use super::node::{Backward, Edge, Info, Input, Inputs, Meta, Node, Source};
 use super::saved::{Origin, Pack, Slots, Value, here, keep, save};
 use super::tensor::{Tensor, ViewKind};
+use super::{dispatch, mode};
 use crate::array::Array;
 use crate::error::{Error, Result, bail};
 use crate::kernels::{Out, pointwise};
@@ -38,14 +38,6 @@ pub type Forward<'a> = &'a dyn Fn(Arrays<'_>, Out<'_>) -> Result<Array>;
 pub type Forwards<'a> = &'a dyn Fn(Arrays<'_>) -> Result<SmallVec<[Array; 4]>>;
 pub type MakeOp<'a> = &'a dyn Fn() -> Box<dyn Backward>;
 pub type Operands<'a> = &'a [Option<&'a Tensor>];
-/// An op on its way, as a dispatch mode sees it.
-pub struct Call<'a> {
-    pub info: &'static Info,
-    pub how: How<'a>,
-    pub inputs: Operands<'a>,
-    pub op: MakeOp<'a>,
-}
-
 /// Who wants to know what recorded ops read (an open checkpoint frame).
 pub trait Reads {
     fn read(&self, op: &'static str, input: &'static str, a: &Array);
@@ -72,7 +64,7 @@ pub fn swap_reads(new: Vec<Arc<dyn Reads>>) -> Vec<Arc<dyn Reads>> {
 }
 /// Tells the open frames what a recorded op reads: not the target of an in-place op, not declared state, not numbers.
 #[cold]
-fn note_reads(info: &'static Info, arrays: Arrays<'_>, target: Option<usize>) {
+pub(super) fn note_reads(info: &'static Info, arrays: Arrays<'_>, target: Option<usize>) {
     let readers = READERS.with(|x| x.borrow().clone());
     for (i, a) in arrays.iter().enumerate() {
         if let Some(a) = a
@@ -84,16 +76,16 @@ fn note_reads(info: &'static Info, arrays: Arrays<'_>, target: Option<usize>) {
         }
     }
 }
-type Refs<'a> = SmallVec<[Option<&'a Array>; 4]>;
+pub(super) type Refs<'a> = SmallVec<[Option<&'a Array>; 4]>;
 /// The inputs' arrays, cloned out of their tensors.
-struct Lent(SmallVec<[Option<Array>; 3]>);
+pub(super) struct Lent(SmallVec<[Option<Array>; 3]>);
 impl Lent {
     #[inline]
-    fn of(inputs: Operands<'_>) -> Lent {
+    pub(super) fn of(inputs: Operands<'_>) -> Lent {
         Lent(inputs.iter().map(|t| t.map(Tensor::array)).collect())
     }
     #[inline]
-    fn refs(&self) -> Refs<'_> {
+    pub(super) fn refs(&self) -> Refs<'_> {
         self.0.iter().map(Option::as_ref).collect()
     }
 }
@@ -130,7 +122,7 @@ fn lend<R>(inputs: Operands<'_>, f: impl Fn(Arrays<'_>) -> R) -> R {
 pub fn record(how: How<'_>, info: &'static Info, inputs: Operands<'_>, forward: Forward<'_>, op: MakeOp<'_>) -> Result<Tensor> {
     let now = mode::now();
     if now.dispatching()
-        && let Some(mut out) = dispatched(how, info, inputs, op)?
+        && let Some(mut out) = dispatch::run(how, info, inputs, op, false)?
     {
         return Ok(out.swap_remove(0));
     }
@@ -199,7 +191,7 @@ fn is_view(info: &'static Info, x: Arrays<'_>, out: &Array) -> bool {
 }
 /// The inputs, as bits, along which gradients will go; input 63 stands for all beyond it.
 #[inline]
-fn graded(info: &'static Info, inputs: Operands<'_>) -> u64 {
+pub(super) fn graded(info: &'static Info, inputs: Operands<'_>) -> u64 {
     let mut bits = 0;
     for (i, t) in inputs.iter().enumerate() {
         if let Some(t) = t
@@ -224,7 +216,7 @@ fn finish(inputs: Operands<'_>, Made { out, edge, view }: Made) -> Tensor {
 }
 /// The edges along which the gradients will go.
 #[inline]
-fn edges(inputs: Operands<'_>, graded: u64) -> Inputs {
+pub(super) fn edges(inputs: Operands<'_>, graded: u64) -> Inputs {
     let mut ins = Inputs::new();
     for (i, t) in inputs.iter().enumerate() {
         ins.push(Input::along(match t {
@@ -255,7 +247,7 @@ fn keep_inputs(info: &'static Info, inputs: Operands<'_>, arrays: Arrays<'_>, gr
     Ok(Slots { values, freed: false })
 }
 /// `overwritten`: the input that the op is about to write in place.
-fn save_inputs(
+pub(super) fn save_inputs(
     info: &'static Info,
     inputs: Operands<'_>,
     arrays: Arrays<'_>,
@@ -294,7 +286,13 @@ fn save_inputs(
     Ok(Slots { values, freed: false })
 }
 #[inline]
-fn save_outputs(info: &'static Info, graded: u64, pack: Option<&Arc<dyn Pack>>, outs: &[&Array], slots: &mut Slots) -> Result<()> {
+pub(super) fn save_outputs(
+    info: &'static Info,
+    graded: u64,
+    pack: Option<&Arc<dyn Pack>>,
+    outs: &[&Array],
+    slots: &mut Slots,
+) -> Result<()> {
     for &slot in info.order {
         let (name, source) = info.saves[slot as usize];
         if let Source::Output(nr) = source
@@ -306,7 +304,7 @@ fn save_outputs(info: &'static Info, graded: u64, pack: Option<&Arc<dyn Pack>>, 
     Ok(())
 }
 /// State is saved as the op left it.
-fn save_state(
+pub(super) fn save_state(
     info: &'static Info,
     inputs: Operands<'_>,
     arrays: Arrays<'_>,
@@ -340,7 +338,7 @@ pub fn move_state(to: &Array, value: &Array) -> Result<()> {
     Ok(())
 }
 #[inline]
-fn node(op: Box<dyn Backward>, mut ins: Inputs, arrays: Arrays<'_>, outputs: &[Meta], slots: Slots) -> Arc<Node> {
+pub(super) fn node(op: Box<dyn Backward>, mut ins: Inputs, arrays: Arrays<'_>, outputs: &[Meta], slots: Slots) -> Arc<Node> {
     for (input, a) in ins.iter_mut().zip(arrays) {
         if let Some(a) = a {
             input.looks(a, &outputs[0]);
@@ -505,15 +503,17 @@ pub fn strided_history(base: &Tensor, view: &Array) -> Option<Edge> {
 
 /// Records an op with several outputs, of which the first `info.visible` are returned. `kind`: what they are if they are views.
 pub fn record_many(info: &'static Info, inputs: Operands<'_>, forward: Forwards<'_>, op: MakeOp<'_>) -> Result<SmallVec<[Tensor; 4]>> {
-    if mode::dispatching()
-        && let Some(out) = dispatched(How::Fresh, info, inputs, op)?
+    let now = mode::now();
+    let whole = info.visible != info.outputs.len() && mode::ask_whole(false);
+    if now.dispatching()
+        && let Some(out) = dispatch::run(How::Fresh, info, inputs, op, true)?
     {
-        return Ok(out.into());
+        return Ok(out);
     }
     let lent = Lent::of(inputs);
     let arrays = lent.refs();
-    let graded = if mode::grad_enabled() { graded(info, inputs) } else { 0 };
-    let visible = |n: usize| if info.visible == 0 { n } else { info.visible };
+    let graded = if now.grad_enabled() { graded(info, inputs) } else { 0 };
+    let visible = |n: usize| if info.visible == 0 || whole { n } else { info.visible };
     let view = |out: Array, edge: Edge| match inputs[0] {
         Some(parent) if info.view => {
             Tensor::view_of(parent, out, edge, if mode::grad_enabled() { ViewKind::OneOfMany } else { ViewKind::NoGrad })
@@ -554,11 +554,4 @@ pub fn record_many(info: &'static Info, inputs: Operands<'_>, forward: Forwards<
             view(a, if differentiable { Edge::Node(node.clone(), i as u32) } else { Edge::None })
         })
         .collect())
-}
-#[cold]
-fn dispatched(how: How<'_>, info: &'static Info, inputs: Operands<'_>, op: MakeOp<'_>) -> Result<Option<Vec<Tensor>>> {
-    match super::host() {
-        Some(h) => h.dispatch(&Call { info, how, inputs, op }),
-        None => Ok(None),
-    }
 }

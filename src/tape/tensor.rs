@@ -6,7 +6,7 @@
 //! nothing is called or dropped (rule 4).
 use super::hooks::{GradHook, NodeHook, PreHook};
 use super::mode;
-use super::node::{Edge, Node};
+use super::node::{Edge, Node, Notes};
 use super::saved;
 use crate::array::Array;
 use crate::dtype::{DType, Scalar};
@@ -110,6 +110,8 @@ pub struct Extra {
     pub node_hooks: Vec<(u64, Arc<dyn NodeHook>)>,
     /// Run after the gradient was accumulated.
     pub after_hooks: Vec<(u64, Arc<dyn GradHook>)>,
+    /// What the binding remembers of the tensor's object.
+    pub object: Option<Arc<dyn Notes>>,
     /// The AccumulateGrad node, made when somebody asks for it.
     pub accumulate: Option<Weak<Node>>,
 }
@@ -465,6 +467,9 @@ impl Tensor {
                 e.leaf_hooks.iter().chain(&e.after_hooks).for_each(|(_, h)| f(Visit::Grad(h)));
                 e.pre_hooks.iter().for_each(|(_, h)| f(Visit::Pre(h)));
                 e.node_hooks.iter().for_each(|(_, h)| f(Visit::Post(h)));
+                if let Some(n) = &e.object {
+                    f(Visit::Notes(n));
+                }
             }
         }
     }
@@ -541,5 +546,6 @@ pub enum Visit<'a> {
     Pre(&'a Arc<dyn PreHook>),
     Post(&'a Arc<dyn NodeHook>),
     Slot(&'a saved::Stowed),
+    Notes(&'a Arc<dyn Notes>),
 }
 pub type Tensors = SmallVec<[Tensor; 2]>;
