@@ -47,10 +47,12 @@ pub enum Error {
         size: Vec<i64>,
         numel: usize,
     },
-    /// A saved value that was overwritten before backward. `saved_at` and `written_at` are source lines, where known.
+    /// A saved value that was overwritten before backward. `made_by`: the node whose output it is now. `saved_at` and `written_at` are
+    /// source lines, where known.
     Modified {
         node: String,
         slot: String,
+        made_by: Option<(String, u32)>,
         shape: Vec<usize>,
         found: u64,
         expected: u64,
@@ -179,11 +181,15 @@ impl fmt::Display for Error {
             ),
             Error::Unsupported { op, dtype } => write!(f, "\"{op}\" not implemented for '{}'", dtype.torch_name()),
             Error::View { op, size, numel } => write!(f, "{op}(): shape '{size:?}' is invalid for input of size {numel}"),
-            Error::Modified { node, slot, shape, found, expected, saved_at, written_at } => {
+            Error::Modified { node, slot, made_by, shape, found, expected, saved_at, written_at } => {
                 write!(
                     f,
-                    "one of the variables needed for gradient computation has been modified by an inplace operation: the tensor of shape {shape:?} saved as _saved_{slot} of {node} is at version {found}; expected version {expected} instead."
+                    "one of the variables needed for gradient computation has been modified by an inplace operation: the tensor of shape {shape:?}"
                 )?;
+                if let Some((maker, nr)) = made_by {
+                    write!(f, ", which is output {nr} of {maker},")?;
+                }
+                write!(f, " saved as _saved_{slot} of {node} is at version {found}; expected version {expected} instead.")?;
                 if let Some(at) = saved_at {
                     write!(f, " It was saved at {at}.")?;
                 }

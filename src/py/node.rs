@@ -16,8 +16,8 @@ use pyo3::ffi;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering::*};
+use std::sync::{Arc, Weak};
 
 #[pyclass(name = "Node", module = "stowgrad._C", frozen, weakref)]
 pub struct PyNode {
@@ -136,11 +136,11 @@ pub fn lookup<'py>(py: Python<'py>, n: &Arc<Node>, name: &str) -> PyResult<Optio
             && list == slot
         {
             let count = n.slots().values.len();
-            let items = (from..count).map(|i| Bound::new(py, SavedTensor { node: n.clone(), slot: i }));
+            let items = (from..count).map(|i| Bound::new(py, SavedTensor { node: Arc::downgrade(n), slot: i }));
             return Ok(Some(PyTuple::new(py, items.collect::<PyResult<Vec<_>>>()?)?.into_any()));
         }
         return match n.slot_number(slot) {
-            Some(i) => Ok(Some(Bound::new(py, SavedTensor { node: n.clone(), slot: i })?.into_any())),
+            Some(i) => Ok(Some(Bound::new(py, SavedTensor { node: Arc::downgrade(n), slot: i })?.into_any())),
             None => Ok(None),
         };
     }
@@ -274,22 +274,28 @@ impl PyNode {
     }
 }
 
-/// One slot of a node, packed: hooks of its own may be registered on it, once.
+/// One slot of a node, packed: hooks of its own may be registered on it, once. It does not keep the node alive.
 #[pyclass(module = "stowgrad._C", frozen)]
 pub struct SavedTensor {
-    node: Arc<Node>,
+    node: Weak<Node>,
     slot: usize,
+}
+impl SavedTensor {
+    fn node(&self) -> PyResult<Arc<Node>> {
+        self.node.upgrade().ok_or_else(|| PyRuntimeError::new_err("this saved value is gone: its node is no longer part of any graph"))
+    }
 }
 #[pymethods]
 impl SavedTensor {
     /// Packs the value with `pack_hook` now, and unpacks it with `unpack_hook` at each use.
     fn register_hooks(&self, pack_hook: &Bound<'_, PyAny>, unpack_hook: &Bound<'_, PyAny>) -> PyResult<()> {
         let pair = pair(pack_hook, unpack_hook)?;
+        let node = self.node()?;
         let now = {
-            let s = self.node.slots();
+            let s = node.slots();
             if s.freed {
                 drop(s);
-                return Err(self.node.freed_error().into());
+                return Err(node.freed_error().into());
             }
             s.values.get(self.slot).map_or(Value::Empty, Value::share)
         };
@@ -302,8 +308,8 @@ impl SavedTensor {
             Value::Empty => return Err(PyRuntimeError::new_err("Calling register_hooks on a saved tensor with value None is forbidden")),
             _ => {}
         }
-        let packed = now.pack_with(&self.node, self.slot, &pair)?;
-        let old = match self.node.slots().values.get_mut(self.slot) {
+        let packed = now.pack_with(&node, self.slot, &pair)?;
+        let old = match node.slots().values.get_mut(self.slot) {
             Some(v) => std::mem::replace(v, packed),
             None => packed,
         };
@@ -313,7 +319,7 @@ impl SavedTensor {
     /// The value.
     #[getter]
     fn data<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        saved(py, &self.node, self.slot)
+        saved(py, &self.node()?, self.slot)
     }
 }
 pub fn install(m: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -116,7 +116,7 @@ impl Call {
         let mut ids = Vec::with_capacity(self.parked.len());
         for p in &self.parked {
             let t = p.get(&self.name)?;
-            ids.push(t.id());
+            ids.extend(t.leaf_id());
             tensors.push(wrap(py, t)?);
         }
         set_arguments(ids);
@@ -204,7 +204,7 @@ fn _checkpoint<'py>(
         Py::new(py, Call { function: function.clone().unbind(), name: "checkpoint".into(), arguments, keywords, parked, random, again })?;
     let keeper = Keeper { owner: call.into_any(), packed: None, counted: Default::default() };
     let frame = Frame::new(check, early_stop, debug, Box::new(run_kept));
-    let ids = tensors.iter().map(Tensor::id).collect();
+    let ids = tensors.iter().filter_map(Tensor::leaf_id).collect();
     let _open = Opened::start(Recording { frame, keeper: Some(keeper), arguments: ids }, &tensors);
     in_context(first.as_ref(), || function.call(args, Some(kwargs)))
 }

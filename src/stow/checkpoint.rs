@@ -256,6 +256,7 @@ impl Stow for Frame {
             return Err(Box::new(Error::Modified {
                 node: want.by.to_owned(),
                 slot: "value of a checkpointed region".to_owned(),
+                made_by: None,
                 shape: value.array.shape.to_vec(),
                 found,
                 expected: value.version,
@@ -284,12 +285,13 @@ impl Stow for Frame {
 pub struct Recording {
     pub frame: Arc<Frame>,
     pub keeper: Option<Keeper>,
-    /// Addresses of the argument tensors, alive during the run.
+    /// Addresses of the leaves among the arguments, alive during the run.
     pub arguments: Vec<usize>,
 }
-/// A captured leaf is kept, not forgotten: there are no bytes to win, and its version is checked. The same rule holds in both runs.
+/// A captured leaf is kept, not forgotten: there are no bytes to win, and its version is checked. The same rule holds in both runs, and for
+/// aliases of a leaf, which unpacking and parking make: known by the leaf.
 fn stays(s: &Saving<'_>, arguments: &[usize]) -> bool {
-    s.is_leaf() && !matches!(s.origin, crate::tape::saved::Origin::Input(t) if arguments.contains(&t.id()))
+    s.leaf_id().is_some_and(|id| !arguments.contains(&id))
 }
 impl Pack for Recording {
     fn pack(self: Arc<Self>, s: &Saving<'_>) -> Result<Option<Stowed>> {
@@ -400,7 +402,7 @@ impl Collector {
     }
 }
 thread_local! { static ARGUMENTS: std::cell::RefCell<Vec<Vec<usize>>> = const { std::cell::RefCell::new(Vec::new()) }; }
-/// Addresses of the argument tensors of the run that is starting.
+/// Addresses of the leaves among the arguments of the run that is starting.
 pub fn set_arguments(ids: Vec<usize>) {
     ARGUMENTS.with(|a| {
         if let Some(top) = a.borrow_mut().last_mut() {

@@ -125,7 +125,7 @@ impl Pack for GuardPack {
                         held: Held::of(&s.tensor()),
                         array: array.clone(),
                         slots: 1,
-                        _counted: (!s.is_leaf()).then(|| Counted::new(array.storage())),
+                        _counted: s.counts().then(|| Counted::new(array.storage())),
                     };
                     let key = match t.free.pop() {
                         Some(k) => {

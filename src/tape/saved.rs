@@ -82,9 +82,16 @@ impl Saving<'_> {
             Origin::Output(_) => Tensor::new(self.array.clone()),
         }
     }
-    /// A leaf that requires grad (a parameter): it lives anyway.
-    pub fn is_leaf(&self) -> bool {
-        matches!(self.origin, Origin::Input(t) if t.requires_grad() && t.is_leaf())
+    /// The leaf that requires grad (a parameter) that this is, by address.
+    pub fn leaf_id(&self) -> Option<usize> {
+        match self.origin {
+            Origin::Input(t) => t.leaf_id(),
+            _ => None,
+        }
+    }
+    /// Do its bytes count as saved, or does it live anyway?
+    pub fn counts(&self) -> bool {
+        !matches!(self.origin, Origin::Input(t) if !t.counts_as_saved())
     }
     pub fn is_input(&self) -> bool {
         matches!(self.origin, Origin::Input(_))
@@ -177,7 +184,7 @@ impl Value {
         }
     }
     pub fn unpack(self, node: &Arc<Node>, slot: usize, history: bool) -> Result<Option<Tensor>> {
-        let modified = |a: &Array, expected: u64| -> Result<()> {
+        let modified = |a: &Array, expected: u64, made_by: &dyn Fn() -> Option<(String, u32)>| -> Result<()> {
             let found = a.version();
             if found == expected {
                 return Ok(());
@@ -185,6 +192,7 @@ impl Value {
             Err(Box::new(Error::Modified {
                 node: node.name().into_owned(),
                 slot: node.slot_name(slot),
+                made_by: made_by(),
                 shape: a.shape.to_vec(),
                 found,
                 expected,
@@ -200,11 +208,12 @@ impl Value {
                     Held::Core(t) => t,
                     Held::Wrapped(w) => w.tensor().clone(),
                 };
-                t.look(|a| if a.version() == version { None } else { Some(a.clone()) }).map_or(Ok(()), |a| modified(&a, version))?;
+                let stale = t.look(|a| if a.version() == version { None } else { Some(a.clone()) });
+                stale.map_or(Ok(()), |a| modified(&a, version, &|| maker(&t)))?;
                 t
             }
             Value::Output(k) => {
-                modified(&k.array, k.version)?;
+                modified(&k.array, k.version, &|| Some((node.name().into_owned(), k.nr)))?;
                 let history = history && node.info().differentiable(k.nr);
                 if history { Tensor::with_edge(k.array.clone(), Edge::Node(node.clone(), k.nr)) } else { Tensor::new(k.array.clone()) }
             }
@@ -215,7 +224,7 @@ impl Value {
             Value::OnView(v) => {
                 let (kept, base, on) = &*v;
                 let array = kept.array.clone();
-                modified(&array, kept.version)?;
+                modified(&array, kept.version, &|| on.upgrade().map(|n| (n.name().into_owned(), 0)))?;
                 match on.upgrade() {
                     Some(on) if history => {
                         let edge = on.info().views.strided(Edge::Node(on.clone(), 0), base, &array.geometry(), &Meta::of(&array))?;
@@ -372,6 +381,10 @@ fn save_packed(by: &Arc<dyn Pack>, op: &'static str, slot: &str, array: &Array, 
         }
     }
 }
+/// The node whose output a tensor is now, by name.
+pub fn maker(t: &Tensor) -> Option<(String, u32)> {
+    t.grad_fn().map(|(n, nr)| (n.name().into_owned(), nr))
+}
 /// A tensor in the hands of the innermost policy, outside of any node: an argument of a checkpointed function.
 pub struct Parked {
     value: Value,
@@ -394,6 +407,7 @@ impl Parked {
                     return Err(Box::new(Error::Modified {
                         node: by.to_owned(),
                         slot: "argument".to_owned(),
+                        made_by: maker(t),
                         shape: shape.to_vec(),
                         found,
                         expected: *version,

@@ -280,6 +280,13 @@ impl Tensor {
     pub fn is_leaf(&self) -> bool {
         self.grad_fn().is_none()
     }
+    /// The leaf whose `.grad` its gradient goes into, by address: itself, or the one that it is an alias of.
+    pub fn leaf_id(&self) -> Option<usize> {
+        match self.edge() {
+            Edge::Leaf(h) => Some(h.tensor().id()),
+            _ => None,
+        }
+    }
     pub fn is_inference(&self) -> bool {
         self.flags() & INFERENCE != 0
     }
@@ -528,9 +535,14 @@ impl Tensor {
         }
         Ok(())
     }
-    /// Bytes of a slot count as saved unless it is a leaf that requires grad: that one lives anyway.
+    /// Bytes of a slot count as saved unless it is a leaf that requires grad, or a view of one: that one lives anyway.
     pub fn counts_as_saved(&self) -> bool {
-        self.flags() & (REQUIRES_GRAD | HAS_FN) != REQUIRES_GRAD
+        let f = self.flags();
+        if f & VIEW != 0 {
+            // a base is no view, so this ends
+            return self.state().view.as_ref().is_none_or(|v| v.base.tensor().counts_as_saved());
+        }
+        f & (REQUIRES_GRAD | HAS_FN) != REQUIRES_GRAD
     }
 }
 impl std::fmt::Debug for Tensor {

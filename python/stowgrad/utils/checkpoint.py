@@ -154,6 +154,10 @@ class CheckpointFunction(Function):
 
     @staticmethod
     def forward(ctx, run_function, preserve_rng_state, *args):
+        if not any(isinstance(a, _C.Tensor) and a.requires_grad for a in args):
+            from warnings import warn
+
+            warn("None of the inputs have requires_grad=True. Gradients will be None", stacklevel=2)
         ctx.run_function = run_function
         ctx.preserve_rng_state = preserve_rng_state
         if preserve_rng_state:
