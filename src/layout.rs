@@ -151,6 +151,9 @@ pub fn is_contiguous(shape: &[usize], strides: &[usize]) -> bool {
 }
 /// Whether the elements fill a span of memory without gap or overlap, in some order of the axes.
 pub fn is_dense(shape: &[usize], strides: &[usize]) -> bool {
+    if shape.contains(&0) {
+        return true;
+    }
     let mut axes: Vec<usize> = (0..shape.len()).filter(|&i| shape[i] != 1).collect();
     axes.sort_by_key(|&i| strides[i]);
     let mut step = 1;
