@@ -160,7 +160,7 @@ pub fn is_contiguous(shape: &[usize], strides: &[usize]) -> bool {
 }
 /// Whether the elements fill a span of memory without gap or overlap, in some order of the axes.
 pub fn is_dense(shape: &[usize], strides: &[usize]) -> bool {
-    if is_contiguous(shape, strides) {
+    if shape.contains(&0) || is_contiguous(shape, strides) {
         return true;
     }
     let mut axes: Vec<usize> = (0..shape.len()).filter(|&i| shape[i] != 1).collect();

@@ -1,10 +1,11 @@
 //! Arrays in, arrays out. No tape, no Python. `simd`, `math` and `table` say what is computed on slices, `pointwise` walks any layout
 //! with it, by the loops of `nest`; `fold` says what is folded on slices, `reduce`, `scan`, `softmax` and `norm` walk axes with it;
-//! `matmul`, `conv`, `pool` are dense linear work; `loss` picks classes; `index`, `sort`, `create` and `random` move or make elements.
+//! `matmul`, `conv`, `pool` are dense linear work, `linalg` decomposes small matrices; `loss` picks classes; `index`, `sort`, `create` and `random` move or make elements.
 pub mod conv;
 pub mod create;
 pub mod fold;
 pub mod index;
+pub mod linalg;
 pub mod loss;
 pub mod math;
 pub mod matmul;

@@ -312,8 +312,8 @@ pub fn nansum(a: &Array, axes: Axes<'_>, keepdim: bool, dtype: DType) -> Result<
 pub fn prod(a: &Array, axes: Axes<'_>, keepdim: bool, dtype: DType) -> Result<Array> {
     for_compute!(dtype, T => fold::<T>(a, axes, keepdim, dtype, &over(Mul, Same), &|_| ()))
 }
-/// Mean, in a floating-point `dtype`; NaN of no elements.
-pub fn mean(a: &Array, axes: Axes<'_>, keepdim: bool, dtype: DType) -> Result<Array> {
+/// Refuses a mean in a dtype that is no float.
+pub fn has_mean(a: &Array, dtype: DType) -> Result<()> {
     if !dtype.is_float() {
         let which = if dtype == a.dtype { "Input" } else { "Optional" };
         bail!(
@@ -322,6 +322,11 @@ pub fn mean(a: &Array, axes: Axes<'_>, keepdim: bool, dtype: DType) -> Result<Ar
             dtype.torch_name()
         );
     }
+    Ok(())
+}
+/// Mean, in a floating-point `dtype`; NaN of no elements.
+pub fn mean(a: &Array, axes: Axes<'_>, keepdim: bool, dtype: DType) -> Result<Array> {
+    has_mean(a, dtype)?;
     let n = count_of(a, axes) as f64;
     for_float!(dtype, T => fold::<T>(a, axes, keepdim, dtype, &over(Add, Same), &|v| v.iter_mut().for_each(|v| *v /= n)))
 }
@@ -400,12 +405,17 @@ pub fn var_mean(a: &Array, axes: Axes<'_>, keepdim: bool, correction: f64, root:
         if root { v.sqrt() } else { v }
     })
 }
-/// `finish(Σ (x - mean)², n)`, and the mean, over some axes, both in `dtype`. Two passes over each block; the second subtracts the mean as rounded to
-/// the compute type, and its error is then taken out (Chan, Golub, LeVeque 1983).
-pub(super) fn moments(a: &Array, axes: Axes<'_>, keepdim: bool, dtype: DType, finish: &dyn Fn(f64, f64) -> f64) -> Result<(Array, Array)> {
+/// Refuses the variance of what is no float.
+pub fn has_variance(a: &Array) -> Result<()> {
     if !a.dtype.is_float() {
         bail!(Runtime, "std and var only support floating point and complex dtypes, not {}", a.dtype.torch_name());
     }
+    Ok(())
+}
+/// `finish(Σ (x - mean)², n)`, and the mean, over some axes, both in `dtype`. Two passes over each block; the second subtracts the mean as rounded to
+/// the compute type, and its error is then taken out (Chan, Golub, LeVeque 1983).
+pub(super) fn moments(a: &Array, axes: Axes<'_>, keepdim: bool, dtype: DType, finish: &dyn Fn(f64, f64) -> f64) -> Result<(Array, Array)> {
+    has_variance(a)?;
     let plan = Plan::new(a, axes, keepdim);
     let (mut spread, mut mean) = (Fresh::new(plan.shape, dtype)?, Fresh::new(plan.shape, dtype)?);
     let n = plan.count as f64;
@@ -428,12 +438,17 @@ pub(super) fn moments(a: &Array, axes: Axes<'_>, keepdim: bool, dtype: DType, fi
     });
     Ok((spread.done(), mean.done()))
 }
-/// The vector norm of order `p`: (Σ |x|^p)^(1/p); 0 counts what is not 0, ±inf is the largest or smallest |x|.
-pub fn norm(a: &Array, p: f64, axes: Axes<'_>, keepdim: bool, dtype: DType) -> Result<Array> {
+/// Refuses a norm of, or in, what is no float.
+pub fn has_norm(a: &Array, dtype: DType) -> Result<()> {
     if !a.dtype.is_float() || !dtype.is_float() {
         let got = if a.dtype.is_float() { dtype } else { a.dtype };
         bail!(Runtime, "linalg.vector_norm: Expected a floating point or complex tensor as input. Got {}", got.torch_name());
     }
+    Ok(())
+}
+/// The vector norm of order `p`: (Σ |x|^p)^(1/p); 0 counts what is not 0, ±inf is the largest or smallest |x|.
+pub fn norm(a: &Array, p: f64, axes: Axes<'_>, keepdim: bool, dtype: DType) -> Result<Array> {
+    has_norm(a, dtype)?;
     if (p < 0.0 || p == f64::INFINITY) && count_of(a, axes) == 0 {
         let (of, dims) = match axes {
             Axes::Of(d) if d.len() < a.ndim() => (" along dimensions ", format!("{d:?}")),

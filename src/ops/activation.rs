@@ -12,7 +12,7 @@ op! {
     LeakyReluBackward0 = fn leaky_relu(self_; negative_slope: Scalar = Scalar::Float(0.01));
     inplace leaky_relu_;
     on [nn];
-    forward(out) pointwise::run(out, "leaky_relu", &table::LeakyRelu { slope: *negative_slope }, [self_]);
+    forward(out) pointwise::run(out, "leaky_relu", &table::LeakyRelu { slope: *negative_slope }, floats("leaky_relu", [self_])?);
     saves [self_];
     grad(g, cx) { self_ uses [self_] => leaky_relu_backward(g, self_, *negative_slope) }
 }
@@ -34,7 +34,7 @@ op! {
     on [nn];
     forward(out) {
         let k = table::Elu { alpha: float(*alpha), scale: float(*scale), input_scale: float(*input_scale) };
-        pointwise::run(out, "elu", &k, [self_])
+        pointwise::run(out, "elu", &k, floats("elu", [self_])?)
     };
     saves [self_];
     grad(g, cx) { self_ uses [self_] => elu_backward(g, self_, *alpha, *scale, *input_scale) }
@@ -59,11 +59,13 @@ op! {
 function! {
     /// Scaled exponential linear unit (Klambauer et al. 2017, "Self-Normalizing Neural Networks").
     fn selu(self_) -> Tensor;
+    on [function];
     { elu(self_, SELU.0, SELU.1, 1.0) }
 }
 function! {
     /// `selu`, in place.
     fn selu_(self_) -> Tensor;
+    on [function];
     { elu_(self_, SELU.0, SELU.1, 1.0) }
 }
 /// Alpha and scale of the self-normalising unit.
@@ -72,9 +74,10 @@ op! {
     /// Continuously differentiable exponential linear unit.
     CeluBackward0 = fn celu(self_; alpha: f64 = 1.0);
     inplace celu_;
+    on [function];
     forward(out) {
         let k = table::Elu { alpha: float(*alpha), scale: float(1.0), input_scale: float(1.0 / alpha) };
-        pointwise::run(out, "celu", &k, [self_])
+        pointwise::run(out, "celu", &k, floats("celu", [self_])?)
     };
     saves [self_];
     grad(g, cx) { self_ uses [self_] => elu_backward(g, self_, *alpha, 1.0, 1.0 / alpha) }
@@ -87,8 +90,8 @@ op! {
     inplace gelu_;
     on [nn];
     forward(out) match approximate.as_str() {
-        "none" => pointwise::run(out, "gelu", &table::Gelu {}, [self_]),
-        "tanh" => pointwise::run(out, "gelu", &table::GeluTanh {}, [self_]),
+        "none" => pointwise::run(out, "gelu", &table::Gelu {}, floats("gelu", [self_])?),
+        "tanh" => pointwise::run(out, "gelu", &table::GeluTanh {}, floats("gelu", [self_])?),
         a => crate::error::bail!(Runtime, "approximate argument must be either none or tanh, got '{a}'"),
     };
     saves [self_];
@@ -133,7 +136,7 @@ op! {
     SiluBackward0 = fn silu(self_);
     inplace silu_;
     on [nn];
-    forward(out) pointwise::run(out, "silu", &table::Silu {}, [self_]);
+    forward(out) pointwise::run(out, "silu", &table::Silu {}, floats("silu", [self_])?);
     saves [self_];
     grad(g, cx) { self_ uses [self_] => silu_backward(g, self_) }
 }
@@ -158,7 +161,7 @@ op! {
     MishBackward0 = fn mish(self_);
     inplace mish_;
     on [nn];
-    forward(out) pointwise::run(out, "mish", &table::Mish {}, [self_]);
+    forward(out) pointwise::run(out, "mish", &table::Mish {}, floats("mish", [self_])?);
     saves [self_];
     grad(g, cx) { self_ uses [self_] => mish_backward(g, self_) }
 }
@@ -185,7 +188,7 @@ op! {
     /// `log(1 + exp(beta x)) / beta`, linear where `beta x > threshold`.
     SoftplusBackward0 = fn softplus(self_; beta: f64 = 1.0, threshold: f64 = 20.0);
     on [nn];
-    forward(out) pointwise::run(out, "softplus", &table::Softplus { beta: float(*beta), threshold: float(*threshold) }, [self_]);
+    forward(out) pointwise::run(out, "softplus", &table::Softplus { beta: float(*beta), threshold: float(*threshold) }, floats("softplus", [self_])?);
     saves [self_];
     grad(g, cx) { self_ uses [self_] => softplus_backward(g, self_, *beta, *threshold) }
 }
@@ -209,7 +212,15 @@ op! {
     HardtanhBackward0 = fn hardtanh(self_; min_val: Scalar = Scalar::Float(-1.0), max_val: Scalar = Scalar::Float(1.0));
     inplace hardtanh_;
     on [nn];
-    forward(out) pointwise::run(out, "hardtanh", &table::Hardtanh { lo: *min_val, hi: *max_val }, [self_]);
+    forward(out) {
+        if self_.dtype == DType::Bool {
+            crate::error::bail!(Runtime, "Bool inputs not supported for hardtanh; convert them to a number first");
+        }
+        if self_.dtype == DType::UInt8 && min_val.to_f64().min(max_val.to_f64()) < 0.0 {
+            crate::error::bail!(Runtime, "cannot do hardtanh on an unsigned type with negative limits ({} to {})", min_val.to_f64(), max_val.to_f64());
+        }
+        pointwise::run(out, "hardtanh", &table::Hardtanh { lo: *min_val, hi: *max_val }, [self_])
+    };
     saves [self_];
     grad(g, cx) { self_ uses [self_] => hardtanh_backward(g, self_, *min_val, *max_val) }
 }
@@ -229,7 +240,7 @@ op! {
     HardsigmoidBackward0 = fn hardsigmoid(self_);
     inplace hardsigmoid_;
     on [nn];
-    forward(out) pointwise::run(out, "hardsigmoid", &table::Hardsigmoid {}, [self_]);
+    forward(out) pointwise::run(out, "hardsigmoid", &table::Hardsigmoid {}, floats("hardsigmoid", [self_])?);
     saves [self_];
     grad(g, cx) { self_ uses [self_] => hardsigmoid_backward(g, self_) }
 }
@@ -249,7 +260,7 @@ op! {
     HardswishBackward0 = fn hardswish(self_);
     inplace hardswish_;
     on [nn];
-    forward(out) pointwise::run(out, "hardswish", &table::Hardswish {}, [self_]);
+    forward(out) pointwise::run(out, "hardswish", &table::Hardswish {}, floats("hardswish", [self_])?);
     saves [self_];
     grad(g, cx) { self_ uses [self_] => hardswish_backward(g, self_) }
 }
@@ -275,7 +286,7 @@ op! {
         if lambd.to_f64() < 0.0 {
             crate::error::bail!(Runtime, "lambda must be greater or equal to 0, but found to be {}.", lambd.to_f64());
         }
-        pointwise::run(out, "softshrink", &table::Softshrink { lambd: *lambd }, [self_])
+        pointwise::run(out, "softshrink", &table::Softshrink { lambd: *lambd }, floats("softshrink", [self_])?)
     };
     saves [self_];
     grad(g, cx) { self_ uses [self_] => shrink_backward(g, self_, *lambd) }
@@ -283,7 +294,7 @@ op! {
 op! {
     /// 0 inside `[-lambd, lambd]`, else the element.
     HardshrinkBackward0 = fn hardshrink(self_; lambd: Scalar = Scalar::Float(0.5));
-    forward(out) pointwise::run(out, "hardshrink", &table::Hardshrink { lambd: *lambd }, [self_]);
+    forward(out) pointwise::run(out, "hardshrink", &table::Hardshrink { lambd: *lambd }, floats("hardshrink", [self_])?);
     saves [self_];
     grad(g, cx) { self_ uses [self_] => shrink_backward(g, self_, *lambd) }
 }
@@ -302,7 +313,7 @@ op! {
     /// `x` where above `threshold`, else `value`.
     ThresholdBackward0 = fn threshold(self_; threshold: Scalar, value: Scalar);
     inplace threshold_;
-    forward(out) pointwise::run(out, "threshold", &table::Threshold { threshold: *threshold, value: *value }, [self_]);
+    forward(out) pointwise::run(out, "threshold", &table::Threshold { threshold: *threshold, value: *value }, numeric("threshold", [self_])?);
     saves [self_];
     grad(g, cx) { self_ uses [self_] => threshold_backward(g, self_, *threshold) }
 }
@@ -311,7 +322,7 @@ op_many! {
     LogSigmoidBackward0 = fn log_sigmoid_forward(self_) -> [output; hidden buffer];
     on [private];
     forward {
-        let out = pointwise::run(crate::kernels::Out(None), "log_sigmoid", &table::LogSigmoid {}, [self_])?;
+        let out = pointwise::run(crate::kernels::Out(None), "log_sigmoid", &table::LogSigmoid {}, floats("log_sigmoid", [self_])?)?;
         // torch keeps exp(-|x|); the formula here needs x alone, the buffer is kept for hooks and readers
         let buffer = pointwise::run(crate::kernels::Out(None), "exp", &table::Exp {}, [&pointwise::run(
             crate::kernels::Out(None), "neg", &table::Neg {}, [&pointwise::run(crate::kernels::Out(None), "abs", &table::Abs {}, [self_])?],
@@ -360,6 +371,7 @@ op! {
     schema "_prelu_kernel";
     on [private];
     forward(out) {
+        floats("prelu", [self_])?;
         let scaled = pointwise::run(crate::kernels::Out(None), "mul", &table::Mul {}, [self_, weight])?;
         let positive = pointwise::run_to(crate::kernels::Out(None), "gt", DType::Bool, &table::Gt {}, [self_, &Array::number(Scalar::Int(0))?])?;
         pointwise::where_(out, &positive, self_, &scaled)

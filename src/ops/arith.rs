@@ -13,7 +13,7 @@ fn no_bools(op: &str, x: [&Array; 2]) -> Result<()> {
             "{op}(): Subtraction, the `-` operator, with two bool tensors is not supported. Use the `^` or `logical_xor()` operator instead."
         );
     }
-    if x.iter().any(|a| a.dtype == DType::Bool && !a.number) {
+    if x.iter().any(|a| a.dtype == DType::Bool) {
         bail!(
             Runtime,
             "{op}(): Subtraction, the `-` operator, with a bool tensor is not supported. If you are trying to invert a mask, use the `~` or `logical_not()` operator instead."
@@ -22,6 +22,9 @@ fn no_bools(op: &str, x: [&Array; 2]) -> Result<()> {
     Ok(())
 }
 fn check_alpha(op: &str, alpha: Scalar, x: [&Array; 2]) -> Result<()> {
+    if matches!(alpha, Scalar::Bool(_)) && !x.iter().all(|a| a.dtype == DType::Bool) {
+        bail!(Runtime, "{op}(): Boolean alpha only supported for Boolean results.");
+    }
     if matches!(alpha, Scalar::Float(_)) && !x.iter().any(|a| a.dtype.is_float()) {
         bail!(Runtime, "{op}(): For integral input tensors, argument alpha must not be a floating point number.");
     }
@@ -80,6 +83,7 @@ op! {
     schema "rsub.Scalar";
     forward(out) {
         no_bools("rsub", [self_, other])?;
+        check_alpha("rsub", *alpha, [self_, other])?;
         sum_scaled(out, "sub", other, self_, negated(*alpha))
     };
     grad(g, cx) {
@@ -160,7 +164,7 @@ op! {
     /// Elementwise quotient, rounded down. Has no derivative.
     FloorDivideBackward = fn floor_divide(self_, other | number);
     inplace floor_divide_;
-    forward(out) pointwise::run(out, "floor_divide", &table::DivFloor {}, [self_, other]);
+    forward(out) pointwise::run(out, "floor_divide", &table::DivFloor {}, numeric("floor_divide", [self_, other])?);
     grad(g, cx) {
         self_ uses [] => no_derivative("floor_divide", g),
         other uses [] => no_derivative("floor_divide", g),
@@ -171,7 +175,7 @@ op! {
     RemainderBackward1 = fn remainder(self_, other | number);
     schema "remainder.Tensor";
     inplace remainder_;
-    forward(out) pointwise::run(out, "remainder", &table::Remainder {}, [self_, other]);
+    forward(out) pointwise::run(out, "remainder", &table::Remainder {}, numeric("remainder", [self_, other])?);
     saves [self_, other];
     grad(g, cx) {
         self_ uses [] => Ok(g.clone()),
@@ -183,7 +187,7 @@ op! {
     FmodBackward1 = fn fmod(self_, other | number);
     schema "fmod.Tensor";
     inplace fmod_;
-    forward(out) pointwise::run(out, "fmod", &table::Fmod {}, [self_, other]);
+    forward(out) pointwise::run(out, "fmod", &table::Fmod {}, numeric("fmod", [self_, other])?);
     saves [self_, other];
     grad(g, cx) {
         self_ uses [] => Ok(g.clone()),
@@ -213,9 +217,8 @@ op! {
     saves [self_];
     grad(g, cx) { self_ uses [self_] => match exponent.to_f64() {
         0.0 => zeros_of(g),
-        p => {
+        _ => {
             let less = match exponent { Scalar::Float(f) => Scalar::Float(f - 1.0), s => Scalar::Int(s.to_i64() - 1) };
-            let _ = p;
             mul(g, &mul(&pow_scalar(self_, less)?, &number(*exponent)?)?)
         }
     } }
@@ -225,7 +228,7 @@ op! {
     PowBackward1 = fn pow(self_, exponent);
     schema "pow.Tensor_Tensor";
     inplace pow_;
-    forward(out) pointwise::run(out, "pow", &table::Pow {}, [self_, exponent]);
+    forward(out) pointwise::run(out, "pow", &table::Pow {}, numeric("pow", [self_, exponent])?);
     saves [self_, exponent, result];
     grad(g, cx) {
         self_ uses [self_, exponent] => {
@@ -248,7 +251,7 @@ op! {
     schema "pow.Scalar";
     overload pow;
     on [function];
-    forward(out) pointwise::run(out, "pow", &table::Pow {}, [self_, exponent]);
+    forward(out) pointwise::run(out, "pow", &table::Pow {}, numeric("pow", [self_, exponent])?);
     saves [self_, exponent, result];
     grad(g, cx) { exponent uses [self_, exponent, result] => power_by_exponent(g, self_, exponent, result) }
 }
@@ -257,10 +260,10 @@ function! {
     fn float_power(self_, exponent | number) -> Tensor;
     { pow(&to_dtype(self_, DType::Float64)?, &to_dtype(exponent, DType::Float64)?) }
 }
-/// 1 where `a` wins, 1/2 where both are equal, else 0: how the gradient of a maximum is shared.
-fn share(g: &Tensor, wins: &Tensor, equal: &Tensor) -> Result<Tensor> {
-    let half = where_(equal, &times(g, 0.5)?, &zeros_of(g)?)?;
-    where_(wins, g, &half)
+/// How the gradient of an extreme is shared: none where the operand loses, half where both are equal; all of it where they cannot be
+/// compared, so that NaN reaches both.
+fn share(g: &Tensor, loses: &Tensor, equal: &Tensor) -> Result<Tensor> {
+    masked_fill(&where_(equal, &times(g, 0.5)?, g)?, loses, Scalar::Int(0))
 }
 op! {
     /// Elementwise maximum; NaN passes through. The gradient is shared where both are equal.
@@ -268,8 +271,8 @@ op! {
     forward(out) pointwise::run(out, "maximum", &table::Maximum {}, [self_, other]);
     saves [self_, other];
     grad(g, cx) {
-        self_ uses [self_, other] => share(g, &gt(self_, other)?, &eq(self_, other)?),
-        other uses [self_, other] => share(g, &gt(other, self_)?, &eq(self_, other)?),
+        self_ uses [self_, other] => share(g, &lt(self_, other)?, &eq(self_, other)?),
+        other uses [self_, other] => share(g, &gt(self_, other)?, &eq(self_, other)?),
     }
 }
 op! {
@@ -278,8 +281,8 @@ op! {
     forward(out) pointwise::run(out, "minimum", &table::Minimum {}, [self_, other]);
     saves [self_, other];
     grad(g, cx) {
-        self_ uses [self_, other] => share(g, &lt(self_, other)?, &eq(self_, other)?),
-        other uses [self_, other] => share(g, &lt(other, self_)?, &eq(self_, other)?),
+        self_ uses [self_, other] => share(g, &gt(self_, other)?, &eq(self_, other)?),
+        other uses [self_, other] => share(g, &lt(self_, other)?, &eq(self_, other)?),
     }
 }
 op! {
@@ -322,7 +325,7 @@ op! {
     /// `sqrt(self^2 + other^2)` without overflow.
     HypotBackward0 = fn hypot(self_, other);
     inplace hypot_;
-    forward(out) pointwise::run(out, "hypot", &table::Hypot {}, [self_, other]);
+    forward(out) pointwise::run(out, "hypot", &table::Hypot {}, floats("hypot", [self_, other])?);
     saves [self_, other, result];
     grad(g, cx) {
         self_ uses [self_, result] => mul(g, &div(self_, result)?),
@@ -346,7 +349,7 @@ op! {
 op! {
     /// `log(exp(self) + exp(other))` without overflow.
     LogaddexpBackward0 = fn logaddexp(self_, other);
-    forward(out) pointwise::run(out, "logaddexp", &table::Logaddexp {}, [self_, other]);
+    forward(out) pointwise::run(out, "logaddexp", &table::Logaddexp {}, floats("logaddexp", [self_, other])?);
     saves [self_, other];
     grad(g, cx) {
         self_ uses [self_, other] => div(g, &plus(&exp(&sub(other, self_, Scalar::Int(1))?)?, 1.0)?),
@@ -356,7 +359,7 @@ op! {
 op! {
     /// `log2(2^self + 2^other)` without overflow.
     Logaddexp2Backward0 = fn logaddexp2(self_, other);
-    forward(out) pointwise::run(out, "logaddexp2", &table::Logaddexp2 {}, [self_, other]);
+    forward(out) pointwise::run(out, "logaddexp2", &table::Logaddexp2 {}, floats("logaddexp2", [self_, other])?);
     saves [self_, other];
     grad(g, cx) {
         self_ uses [self_, other] => div(g, &plus(&exp2(&sub(other, self_, Scalar::Int(1))?)?, 1.0)?),
@@ -386,6 +389,7 @@ op! {
     inplace lerp_scalar_;
     forward(out) {
         same_dtype("lerp", [self_, end])?;
+        floats("lerp", [self_])?;
         pointwise::run(out, "lerp", &table::Lerp {}, [self_, end, &Array::number(*weight)?])
     };
     grad(g, cx) {
@@ -406,6 +410,7 @@ op! {
     inplace lerp_;
     forward(out) {
         same_dtype("lerp", [self_, end])?;
+        floats("lerp", [self_])?;
         same_dtype("lerp", [self_, weight])?;
         pointwise::run(out, "lerp", &table::Lerp {}, [self_, end, weight])
     };
@@ -420,7 +425,7 @@ op! {
     /// `self + value * tensor1 * tensor2`.
     AddcmulBackward0 = fn addcmul(self_, tensor1, tensor2; *, value: Scalar = Scalar::Int(1));
     inplace addcmul_;
-    forward(out) pointwise::run(out, "addcmul", &table::Addcmul { value: *value }, [self_, tensor1, tensor2]);
+    forward(out) pointwise::run(out, "addcmul", &table::Addcmul { value: *value }, numeric("addcmul", [self_, tensor1, tensor2])?);
     saves [tensor1, tensor2];
     grad(g, cx) {
         self_ uses [] => Ok(g.clone()),
@@ -449,7 +454,12 @@ op! {
     /// Elementwise step: 0 below 0, `values` at 0, 1 above. Has no derivative.
     HeavisideBackward = fn heaviside(self_, values);
     inplace heaviside_;
-    forward(out) pointwise::run(out, "heaviside", &table::Heaviside {}, [self_, values]);
+    forward(out) {
+        if self_.dtype != values.dtype {
+            bail!(Runtime, "heaviside is not implemented for tensors with different dtypes, got {} and {}; convert one of them", self_.dtype.name(), values.dtype.name());
+        }
+        pointwise::run(out, "heaviside", &table::Heaviside {}, [self_, values])
+    };
     grad(g, cx) { self_ uses [] => no_derivative("heaviside", g) }
 }
 fn bound(v: Option<Scalar>, open: f64) -> Result<Array> {
@@ -485,7 +495,7 @@ op! {
         (None, None) => bail!(Runtime, "torch.clamp: At least one of 'min' or 'max' must not be None"),
         (Some(a), None) => pointwise::run(out, "clamp", &table::Maximum {}, [self_, a]),
         (None, Some(b)) => pointwise::run(out, "clamp", &table::Minimum {}, [self_, b]),
-        (Some(a), Some(b)) => pointwise::run(out, "clamp", &table::Clamp {}, [self_, a, b]),
+        (Some(a), Some(b)) => pointwise::run(out, "clamp", &table::Clamp {}, numeric("clamp", [self_, a, b])?),
     };
     saves [self_, min, max];
     grad(g, cx) {

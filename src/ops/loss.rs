@@ -143,6 +143,7 @@ op! {
                 bail!(Runtime, "binary_cross_entropy(): all elements of input should be between 0 and 1, they are from {} to {}", lo.item().to_f64(), hi.item().to_f64());
             }
         }
+        floats("binary_cross_entropy", [self_])?;
         reduced(out, "binary_cross_entropy", *reduction, |out| {
             let each = pointwise::run(out, "binary_cross_entropy", &table::BinaryCrossEntropy {}, [self_, target])?;
             weighted_array(out, "binary_cross_entropy", each, weight)
@@ -191,6 +192,7 @@ op! {
     on [function];
     forward(out) reduced(out, "binary_cross_entropy_with_logits", *reduction, |out| {
         const OP: &str = "binary_cross_entropy_with_logits";
+        floats(OP, [self_])?;
         let each = match pos_weight {
             None => pointwise::run(out, OP, &table::BinaryCrossEntropyLogits {}, [self_, target]),
             Some(p) => pointwise::run(out, OP, &table::BinaryCrossEntropyLogitsWeighted {}, [self_, target, p]),
@@ -223,6 +225,9 @@ function! {
     fn kl_div(self_, target; reduction: i64 = 1; *, log_target: bool = false) -> Tensor;
     on [function];
     {
+        if !self_.dtype().is_float() {
+            bail!(Runtime, "kl_div: Integral inputs not supported, got {}.", self_.dtype().name());
+        }
         let each = if log_target {
             mul(&exp(target)?, &sub(target, self_, ONE)?)?
         } else {
@@ -418,6 +423,9 @@ op! {
     SoftMarginLossBackward0 = fn soft_margin_loss(self_, target; reduction: i64 = 1);
     on [nn];
     forward(out) reduced(out, "soft_margin_loss", *reduction, |out| {
+        if !self_.dtype.is_float() {
+            bail!(Runtime, "soft_margin_loss(): expected a floating point input, got {}", self_.dtype.name());
+        }
         let z = pointwise::run(Out(None), "soft_margin_loss", &table::Mul {}, [self_, target])?;
         let l = pointwise::run(Out(None), "soft_margin_loss", &table::LogSigmoid {}, [&z])?;
         pointwise::run(out, "soft_margin_loss", &table::Neg {}, [&l])

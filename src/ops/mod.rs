@@ -7,6 +7,7 @@ pub mod conv;
 pub mod create;
 pub mod index;
 pub mod join;
+pub mod linalg;
 pub mod loss;
 pub(crate) mod macros;
 pub mod matmul;
@@ -22,16 +23,16 @@ pub mod unary;
 pub mod views;
 
 use crate::array::Array;
-use crate::dtype::{DType, Scalar};
-use crate::error::Result;
-use crate::layout::Dims;
+use crate::dtype::{DType, Scalar, promote};
+use crate::error::{Error, Result};
+use crate::layout::{Dims, broadcast};
 use crate::tape::dispatch::{Arg, FromGot, Got};
 use crate::tape::{Attr, IntoAttr, Tensor};
 use smallvec::SmallVec;
 use std::cell::RefCell;
 pub use {
-    activation::*, arith::*, compare::*, conv::*, create::*, index::*, join::*, loss::*, matmul::*, norm::*, pool::*, random::*, reduce::*,
-    scan::*, shape::*, softmax::*, sort::*, unary::*, views::*,
+    activation::*, arith::*, compare::*, conv::*, create::*, index::*, join::*, linalg::*, loss::*, matmul::*, norm::*, pool::*, random::*,
+    reduce::*, scan::*, shape::*, softmax::*, sort::*, unary::*, views::*,
 };
 
 /// The outputs of an op that has several.
@@ -92,17 +93,16 @@ thread_local! { static NUMBERS: RefCell<[Option<(Scalar, Tensor)>; 16]> = const 
 /// A number as an operand: a 0-d tensor with a number's weight in promotion. The last few are kept, as loops use the same ones.
 pub fn number(v: impl Into<Scalar>) -> Result<Tensor> {
     let v = v.into();
-    let (kind, bits) = match v {
-        Scalar::Bool(b) => (0, b as u64),
-        Scalar::Int(i) => (1, i as u64),
-        Scalar::Float(f) => (2, f.to_bits()),
+    let bits = match v {
+        Scalar::Bool(b) => b as u64,
+        Scalar::Int(i) => i as u64,
+        Scalar::Float(f) => f.to_bits(),
     };
     let at = ((bits ^ (bits >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60) as usize;
     let same = |x: &Scalar| match (x, v) {
         (Scalar::Float(a), Scalar::Float(b)) => a.to_bits() == b.to_bits(),
         (a, b) => *a == b && std::mem::discriminant(a) == std::mem::discriminant(&b),
     };
-    let _ = kind;
     if let Some(t) = NUMBERS.with(|n| n.borrow()[at].as_ref().filter(|(x, _)| same(x)).map(|(_, t)| t.clone())) {
         return Ok(t);
     }
@@ -115,7 +115,25 @@ pub fn number(v: impl Into<Scalar>) -> Result<Tensor> {
 pub fn scalar_like(t: &Tensor, v: f64) -> Result<Tensor> {
     Ok(Tensor::new(Array::scalar(Scalar::Float(v), t.dtype())?))
 }
-/// Zeros of the shape and dtype that input `i` has.
+/// Zeros of this shape and dtype.
 pub fn zeros(shape: Dims, dtype: DType) -> Result<Tensor> {
     Ok(Tensor::new(Array::zeros(shape, dtype)?))
+}
+
+// ---- what an op is not made for ----
+fn refuse<'a, const N: usize>(op: &'static str, x: [&'a Array; N], taken: impl Fn(DType) -> bool) -> Result<[&'a Array; N]> {
+    let mut shape = x[0].shape;
+    for a in &x[1..] {
+        shape = broadcast(op, &shape, &a.shape)?; // the first thing to be wrong is what the error tells
+    }
+    let dtype = promote(x.map(|a| (a.dtype, a.rank())));
+    if taken(dtype) { Ok(x) } else { Err(Box::new(Error::Unsupported { op, dtype })) }
+}
+/// The operands of an op that has no meaning for integers, although its kernel would promote them.
+pub(crate) fn floats<'a, const N: usize>(op: &'static str, x: [&'a Array; N]) -> Result<[&'a Array; N]> {
+    refuse(op, x, DType::is_float)
+}
+/// The operands of an op that counts, which bools do not.
+pub(crate) fn numeric<'a, const N: usize>(op: &'static str, x: [&'a Array; N]) -> Result<[&'a Array; N]> {
+    refuse(op, x, |d| d != DType::Bool)
 }

@@ -90,7 +90,7 @@ macro_rules! max_pools { ($($n:literal $name:ident $node:ident;)*) => { $(op_man
     on [nn];
     forward {
         let axes = pool_axes(concat!("max_pool", $n, "d"), &self_.shape, $n, kernel_size, stride, padding, dilation, *ceil_mode)?;
-        let (values, indices) = windows::max_windows(self_, $n, &looks(&axes))?;
+        let (values, indices) = windows::max_windows(floats(stringify!($name), [self_])?[0], $n, &looks(&axes))?;
         Ok(smallvec![values, indices])
     };
     saves [self_, result1];
@@ -115,7 +115,7 @@ macro_rules! adaptive_max_pools { ($($n:literal $name:ident $node:ident;)*) => {
     $node = fn $name(self_; output_size: Ints) -> [result0; nondiff result1];
     on [nn];
     forward {
-        let (values, indices) = windows::max_windows(self_, $n, &even(stringify!($name), &self_.shape, $n, output_size)?)?;
+        let (values, indices) = windows::max_windows(floats(stringify!($name), [self_])?[0], $n, &even(stringify!($name), &self_.shape, $n, output_size)?)?;
         Ok(smallvec![values, indices])
     };
     saves [self_, result1];
@@ -273,6 +273,13 @@ fn padded(pad: &[i64], old: &[usize], place: impl Fn(i64, i64) -> i64) -> Vec<Ta
 }
 const MEANS: [&str; 2] = ["avg_pool2d", "avg_pool3d"];
 fn mapped(x: &Array, map: &Map) -> Result<Array> {
+    let op = match map {
+        Map::Mean { .. } => "avg_pool",
+        Map::Even { .. } => "adaptive_avg_pool",
+        Map::Nearest { .. } | Map::Linear { .. } | Map::Cubic { .. } => "interpolate",
+        Map::Mirror { .. } | Map::Edge { .. } => "pad",
+    };
+    floats(op, [x])?;
     windows::resample(x, &map.taps(&x.shape)?, false)
 }
 op! {

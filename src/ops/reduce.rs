@@ -93,7 +93,10 @@ op! {
     MeanBackward1 = fn mean_dim(self_; dim: Option<Ints>, keepdim: bool = false; *, dtype: Option<DType> = None);
     schema "mean.dim";
     overload mean;
-    forward(_out) over(dim, self_.ndim(), |x| reduce::mean(self_, x, *keepdim, own(self_, *dtype)));
+    forward(_out) {
+        reduce::has_mean(self_, own(self_, *dtype))?;
+        over(dim, self_.ndim(), |x| reduce::mean(self_, x, *keepdim, own(self_, *dtype)))
+    };
     shows { self_sym_sizes: cx.shape(0).attr(), self_sym_numel: cx.shape(0).numel().attr() };
     grad(g, cx) { self_ uses [] => {
         let shape = cx.shape(0);
@@ -297,7 +300,7 @@ one_of_dim! {
     /// The most frequent element along `dim`, the smallest of several, and where it is last.
     ModeBackward0 mode mode "mode" "mode" () dim = -1; |a, d, keep| sort::mode(a, d, keep);
     /// The `k`th smallest element along `dim`, counted from 1, and where it is.
-    KthvalueBackward0 kthvalue kthvalue "kthvalue" "kthvalue" (k: i64) dim = -1; |a, d, keep| sort::kthvalue(a, *k, d, keep);
+    KthvalueBackward0 kthvalue kthvalue "kthvalue" "kthvalue" (k: i64) dim = -1; |a, d, keep| { numeric("kthvalue", [a])?; sort::kthvalue(a, *k, d, keep) };
 }
 macro_rules! extreme_dim {
     ($($(#[doc = $doc:literal])* $node:ident $name:ident $python:ident $named:literal $schema:literal;)*) => { $(op_many! {
@@ -385,6 +388,7 @@ fn corrected(correction: &Option<Scalar>) -> f64 {
     correction.map_or(1.0, Scalar::to_f64)
 }
 fn spread_of(op: &str, a: &Array, dim: &Option<Ints>, correction: &Option<Scalar>, keepdim: bool, root: bool) -> Result<(Array, Array)> {
+    reduce::has_variance(a)?;
     if (fold_count(&a.shape, dim)? as f64) <= corrected(correction)
         && let Some(h) = crate::tape::host()
     {
@@ -510,6 +514,7 @@ fn norm_grad(g: &Tensor, x: &Tensor, p: f64, norm: &Tensor, dim: &Option<Ints>) 
     }
 }
 fn norm_of(a: &Array, p: Scalar, dim: &Option<Ints>, keepdim: bool, dtype: Option<DType>) -> Result<Array> {
+    reduce::has_norm(a, own(a, dtype))?;
     over(dim, a.ndim(), |x| reduce::norm(a, p.to_f64(), x, keepdim, own(a, dtype)))
 }
 op! {
@@ -615,6 +620,7 @@ op! {
     /// Sum of the diagonal of a matrix.
     TraceBackward0 = fn trace(self_);
     forward(_out) {
+        numeric("trace", [self_])?;
         if self_.ndim() != 2 {
             bail!(Runtime, "trace: expected a matrix, but got tensor with dim {}", self_.ndim());
         }

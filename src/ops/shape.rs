@@ -246,6 +246,9 @@ function! {
     /// The last two dimensions exchanged (`x.mT`).
     fn adjoint(self_) -> Tensor;
     {
+        if self_.ndim() == 0 {
+            return alias(self_);
+        }
         if self_.ndim() < 2 {
             bail!(Runtime, "tensor.mT is only supported on matrices or batches of matrices. Got {}-D tensor.", self_.ndim());
         }
@@ -591,7 +594,7 @@ op_many! {
     view;
     forward {
         if self_.ndim() == 0 {
-            bail!(Runtime, "Dimension specified as {dim} but tensor has no dimensions");
+            bail!(Index, "Dimension specified as {dim} but tensor has no dimensions");
         }
         let d = wrap_dim(*dim, self_.ndim())?;
         (0..self_.shape[d] as i64).map(|i| selected(self_, d as i64, i)).collect()
@@ -716,7 +719,7 @@ pub fn sum_to(g: &Tensor, shape: &Dims) -> Result<Tensor> {
 // ---- the same, in place: the layout of the tensor itself changes ----
 /// Gives `t` the layout and history that `op` gives its result.
 fn in_place(t: &Tensor, name: &'static str, op: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
-    t.check_in_place(name)?;
+    t.check_in_place(name, false)?;
     let other = op(t)?;
     let (array, edge) = (other.array(), other.edge());
     drop(t.replace_array(array));

@@ -11,7 +11,10 @@ op! {
     /// exp(x) / sum of exp(x) along `dim`, computed in `dtype` if it is given.
     SoftmaxBackward0 = fn softmax(self_; dim: i64, dtype: Option<DType> = None);
     schema "_softmax";
-    forward(_out) rows::softmax(self_, wrap_dim(*dim, self_.ndim())?, dtype.unwrap_or(self_.dtype));
+    forward(_out) {
+        let d = wrap_dim(*dim, self_.ndim())?;
+        if self_.numel() == 0 { Array::zeros(self_.shape, dtype.unwrap_or(self_.dtype)) } else { rows::softmax(self_, d, dtype.unwrap_or(self_.dtype)) }
+    };
     saves [result];
     grad(g, cx) { self_ uses [result] => softmax_backward(&to_dtype(g, result.dtype())?, result, *dim, cx.dtype(0)) }
 }
@@ -35,7 +38,10 @@ op! {
     /// x - ln of the sum of exp(x) along `dim`, computed in `dtype` if it is given.
     LogSoftmaxBackward0 = fn log_softmax(self_; dim: i64, dtype: Option<DType> = None);
     schema "_log_softmax";
-    forward(_out) rows::log_softmax(self_, wrap_dim(*dim, self_.ndim())?, dtype.unwrap_or(self_.dtype));
+    forward(_out) {
+        let d = wrap_dim(*dim, self_.ndim())?;
+        if self_.numel() == 0 { Array::zeros(self_.shape, dtype.unwrap_or(self_.dtype)) } else { rows::log_softmax(self_, d, dtype.unwrap_or(self_.dtype)) }
+    };
     saves [result];
     grad(g, cx) { self_ uses [result] => log_softmax_backward(&to_dtype(g, result.dtype())?, result, *dim, cx.dtype(0)) }
 }

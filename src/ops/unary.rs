@@ -1,15 +1,19 @@
-//! Elementwise functions of one operand. A line of `unary!` is a whole `op!` block: node, name, in-place name, kernel, what the formula reads.
+//! Elementwise functions of one operand. A line of `unary!` is a whole `op!` block: node, name, in-place name, kernel, what the formula reads,
+//! and in parentheses the check for dtypes that it refuses.
 use super::macros::{function, op};
 use super::*;
 use crate::kernels::{pointwise, table};
 use std::f64::consts::{LN_2, LN_10, PI};
 
 macro_rules! unary {
-    ($($(#[doc = $doc:literal])* $node:ident $name:ident $inplace:ident $kernel:ident [$($use:ident),*] |$g:ident| $formula:expr;)*) => { $(op! {
+    ($($(#[doc = $doc:literal])* $node:ident $name:ident $inplace:ident $kernel:ident $(($only:ident))? [$($use:ident),*] |$g:ident| $formula:expr;)*) => { $(op! {
         $(#[doc = $doc])*
         $node = fn $name(self_);
         inplace $inplace;
-        forward(out) pointwise::run(out, stringify!($name), &table::$kernel {}, [self_]);
+        forward(out) {
+            $($only(stringify!($name), [self_])?;)?
+            pointwise::run(out, stringify!($name), &table::$kernel {}, [self_])
+        };
         saves [$($use),*];
         grad($g, cx) { self_ uses [$($use),*] => $formula }
     })* };
@@ -40,7 +44,7 @@ op! {
 }
 unary! {
     /// Elementwise absolute value.
-    AbsBackward0 abs abs_ Abs [self_] |g| mul(g, &sign(self_)?);
+    AbsBackward0 abs abs_ Abs(numeric) [self_] |g| mul(g, &sign(self_)?);
     /// Elementwise sign: -1, 0 or 1 (NaN gives 0).
     SignBackward0 sign sign_ Sign [] |g| zeros_of(g);
     /// Elementwise exponential.
@@ -90,7 +94,7 @@ unary! {
     /// Elementwise `1 / (1 + exp(-x))`.
     SigmoidBackward0 sigmoid sigmoid_ Sigmoid [result] |g| sigmoid_backward(g, result);
     /// Elementwise `max(x, 0)`.
-    ReluBackward0 relu relu_ Relu [result] |g| threshold_backward(g, result, Scalar::Int(0));
+    ReluBackward0 relu relu_ Relu(not_bool) [result] |g| threshold_backward(g, result, Scalar::Int(0));
     /// Elementwise error function.
     ErfBackward0 erf erf_ Erf [self_] |g| times(&mul(g, &exp(&neg(&mul(self_, self_)?)?)?)?, 2.0 / PI.sqrt());
     /// Elementwise `1 - erf(x)`.
@@ -102,19 +106,26 @@ unary! {
     /// Elementwise derivative of `lgamma`.
     DigammaBackward0 digamma digamma_ Digamma [self_] |g| mul(g, &polygamma(self_, 1)?);
     /// Elementwise largest integer not above.
-    FloorBackward0 floor floor_ Floor [] |g| zeros_of(g);
+    FloorBackward0 floor floor_ Floor(numeric) [] |g| zeros_of(g);
     /// Elementwise smallest integer not below.
-    CeilBackward0 ceil ceil_ Ceil [] |g| zeros_of(g);
+    CeilBackward0 ceil ceil_ Ceil(numeric) [] |g| zeros_of(g);
     /// Elementwise integer next towards zero.
-    TruncBackward0 trunc trunc_ Trunc [] |g| zeros_of(g);
+    TruncBackward0 trunc trunc_ Trunc(numeric) [] |g| zeros_of(g);
     /// Elementwise part after the point, with the sign of x.
-    FracBackward0 frac frac_ Frac [] |g| Ok(g.clone());
+    FracBackward0 frac frac_ Frac(floats) [] |g| Ok(g.clone());
     /// Degrees to radians.
     Deg2RadBackward0 deg2rad deg2rad_ DegToRad [] |g| times(g, PI / 180.0);
     /// Radians to degrees.
     Rad2DegBackward0 rad2deg rad2deg_ RadToDeg [] |g| times(g, 180.0 / PI);
     /// Elementwise `sin(pi x) / (pi x)`, 1 at 0.
     SincBackward0 sinc sinc_ Sinc [self_] |g| sinc_grad(g, self_);
+}
+/// torch refuses bools in `relu` by another class than elsewhere.
+fn not_bool(op: &'static str, [x]: [&Array; 1]) -> Result<()> {
+    if x.dtype == DType::Bool {
+        crate::error::bail!(Runtime, "Boolean inputs not supported for {op}; convert them to a number first");
+    }
+    Ok(())
 }
 /// d sinc(x)/dx = (cos(pi x) pi x - sin(pi x)) / (pi x^2), 0 at 0.
 fn sinc_grad(g: &Tensor, x: &Tensor) -> Result<Tensor> {
@@ -128,6 +139,7 @@ op! {
     RoundBackward0 = fn round(self_; *, decimals: i64 = 0);
     inplace round_;
     forward(out) {
+        numeric("round", [self_])?;
         if !self_.dtype.is_float() {
             return pointwise::cast(self_, self_.dtype);
         }
@@ -239,7 +251,7 @@ op! {
 function! {
     /// Elementwise square: `pow(2)`.
     fn square(self_) -> Tensor;
-    { power(self_, 2.0).and_then(|r| to_dtype(&r, self_.dtype())) }
+    { power(self_, 2.0) }
 }
 function! {
     /// `square`, in place.

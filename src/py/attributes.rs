@@ -373,7 +373,7 @@ impl PyTensor {
         stride: Option<Vec<usize>>,
     ) -> PyResult<Bound<'py, Self>> {
         let t = slf.get().tensor();
-        t.check_in_place("set_")?;
+        t.check_in_place("set_", false)?;
         let old = t.array();
         let from = match source.cast::<super::convert::PyStorage>() {
             Ok(s) => s.get().row(old.dtype)?,

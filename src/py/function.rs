@@ -392,7 +392,7 @@ fn finish<'py>(
             )));
         }
         if graded && among(tensors, d) {
-            d.check_in_place("a custom function")?;
+            d.check_in_place("a custom function", true)?;
         }
         d.array().bump();
     }

@@ -187,7 +187,7 @@ fn in_place(
     ask: &dyn Fn() -> Result<Vec<Tensor>>,
 ) -> Result<Tensor> {
     let target = inputs[0].expect("an in-place op has a target");
-    target.check_in_place(info.op)?;
+    target.check_in_place(info.op, graded != 0)?;
     if graded == 0 {
         written(target, info.op, ask)?;
         return Ok(target.clone());

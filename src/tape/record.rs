@@ -433,8 +433,15 @@ fn filled(op: &'static str, out: &Tensor, to: &Array, value: &Array) -> Result<T
                 to.shape, value.shape
             ))?;
         }
-        let fresh = pointwise::cast(value, to.dtype)?;
-        let fresh = fresh.counted_as(to);
+        // In its own storage if there is room, so that other views see what is written.
+        let room = to.storage().size() / to.dtype.size();
+        let fresh = if to.offset + value.numel() <= room {
+            let fresh = to.view(value.shape, value.shape.strides(), to.offset);
+            pointwise::copy(&fresh, value)?;
+            fresh
+        } else {
+            pointwise::cast(value, to.dtype)?.counted_as(to)
+        };
         after_write(&fresh);
         drop(out.replace_array(fresh));
     }
@@ -442,7 +449,7 @@ fn filled(op: &'static str, out: &Tensor, to: &Array, value: &Array) -> Result<T
 }
 fn in_place(graded: u64, info: &'static Info, inputs: Operands<'_>, forward: Forward<'_>, op: MakeOp<'_>) -> Result<Tensor> {
     let target = inputs[0].expect("an in-place op has a target");
-    target.check_in_place(info.op)?;
+    target.check_in_place(info.op, graded != 0)?;
     let lent = Lent::of(inputs);
     let arrays = lent.refs();
     let to = arrays[0].expect("an in-place op has a target");

@@ -214,8 +214,11 @@ impl Value {
             }
             Value::Output(k) => {
                 modified(&k.array, k.version, &|| Some((node.name().into_owned(), k.nr)))?;
-                let history = history && node.info().differentiable(k.nr);
-                if history { Tensor::with_edge(k.array.clone(), Edge::Node(node.clone(), k.nr)) } else { Tensor::new(k.array.clone()) }
+                if history {
+                    Tensor::with_edge(k.array.clone(), output_edge(node, k.nr, k.array.dtype))
+                } else {
+                    Tensor::new(k.array.clone())
+                }
             }
             Value::Before(k) => {
                 let edge = if history { node.inputs[k.nr as usize].edge.clone() } else { Edge::None };
@@ -284,6 +287,10 @@ impl Value {
         }
     }
 }
+/// Where the gradient of an output goes: nowhere for one that has no derivative (indices).
+fn output_edge(node: &Arc<Node>, nr: u32, dtype: DType) -> Edge {
+    if dtype.is_float() && node.info().differentiable(nr) { Edge::Node(node.clone(), nr) } else { Edge::None }
+}
 impl Packed {
     /// What the policy gives back, checked against what it was given.
     fn value(&self, by: &str, slot: &dyn Fn() -> String) -> Result<Tensor> {
@@ -312,8 +319,7 @@ impl Packed {
         let edge = match &self.history {
             History::None => Edge::None,
             History::Input(e) => e.clone(),
-            History::Output(nr) if !node.info().differentiable(*nr) => Edge::None,
-            History::Output(nr) => Edge::Node(node.clone(), *nr),
+            History::Output(nr) => output_edge(node, *nr, dtype),
             History::OnView(pair, on) => match on.upgrade() {
                 Some(on) => on.info().views.strided(Edge::Node(on.clone(), 0), &pair.0, &pair.1, &Meta { shape, dtype })?,
                 None => Edge::None,

@@ -496,23 +496,22 @@ impl Tensor {
         }
         Ok(())
     }
-    /// An in-place write is refused on a leaf that requires grad, and where a view does not allow it.
-    pub fn check_in_place(&self, op: &'static str) -> Result<()> {
+    /// An in-place write is refused on a leaf that requires grad, and where a view does not allow it. `graded`: does another operand of the
+    /// operation require grad?
+    pub fn check_in_place(&self, op: &'static str, graded: bool) -> Result<()> {
         if self.is_inference() && !mode::inference() {
             bail!(
                 Runtime,
                 "{op}(): Inplace update to inference tensor outside InferenceMode is not allowed. You can make a clone to get a normal tensor before doing inplace update."
             );
         }
-        if !mode::grad_enabled() {
+        let requires = self.requires_grad();
+        if !mode::grad_enabled() || !(graded || requires) {
             return Ok(());
         }
         if let Some((base, kind)) = self.view_info() {
-            let base = base.tensor();
-            let requires = base.requires_grad() || self.requires_grad();
             match kind {
                 ViewKind::Plain => {}
-                _ if !requires && kind == ViewKind::NoGrad => {}
                 ViewKind::NoGrad => bail!(
                     Runtime,
                     "A view was created in no_grad mode and is being modified inplace with grad mode enabled ({op}). Move both the view and the inplace operation either inside the no_grad block or outside of it."
@@ -526,7 +525,7 @@ impl Tensor {
                     "{op}(): this view was created inside a custom Function (or because an input was returned as-is) and the autograd logic to handle view+inplace would override the custom backward associated with the custom Function, leading to incorrect gradients. This behavior is forbidden. You can fix this by cloning the output of the custom Function."
                 ),
             }
-            if base.is_leaf() && base.flags() & REQUIRES_GRAD != 0 {
+            if requires && base.tensor().is_leaf() {
                 return Err(Box::new(Error::ViewOfLeafInPlace { op }));
             }
         }

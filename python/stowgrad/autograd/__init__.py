@@ -225,13 +225,13 @@ def _batched(outputs, grads, retain_graph, create_graph, inputs, allow_unused) -
     often.
     """
     sizes = {g.shape[0] if g.dim() else None for g in grads if g is not None}
-    if len(sizes) != 1 or None in sizes:
-        raise RuntimeError(
-            f"is_grads_batched=True needs grad_outputs with one common first dimension, not {sizes or 'none'}"
-        )
+    if None in sizes or 0 in sizes:
+        raise IndexError("is_grads_batched=True needs grad_outputs with a first dimension that holds an entry or more")
+    if not sizes:
+        raise RuntimeError("is_grads_batched=True: grad can be implicitly created only without a batch: give grad_outputs")
+    if len(sizes) != 1:
+        raise ValueError(f"is_grads_batched=True needs grad_outputs with one common first dimension, not {sizes}")
     n = sizes.pop()
-    if n == 0:
-        raise RuntimeError("is_grads_batched=True: the batch dimension of grad_outputs is empty")
     rows = []
     for i in range(n):
         row = tuple(None if g is None else g[i] for g in grads)

@@ -19,7 +19,7 @@ _Tensor = _C.Tensor
 
 def _tuple(x, what: str, name: str) -> tuple:
     """(whether it was a tuple, its tensors)."""
-    several = isinstance(x, (tuple, list))
+    several = isinstance(x, tuple)
     tensors = tuple(x) if several else (x,)
     for i, t in enumerate(tensors):
         if not isinstance(t, _Tensor):
@@ -192,12 +192,14 @@ def jacobian(
             )
         if not vectorize:
             raise NotImplementedError("jacobian: strategy='forward-mode' needs vectorize=True")
-    if strict and vectorize:
-        raise RuntimeError("jacobian: strict=True and vectorize=True are not supported together: turn one of them off")
     with enable_grad():
         in_several, inputs = _tuple(inputs, "inputs", "jacobian")
         xs = _recorded(inputs, create_graph)
         out_several, outputs = _called(func, xs, "jacobian")
+        if strict and vectorize:
+            raise RuntimeError(
+                "jacobian: strict=True and vectorize=True are not supported together: turn one of them off"
+            )
         _depends(outputs, strict, "jacobian")
         rows = tuple(_jacobian_rows(o, xs, create_graph, strict, i) for i, o in enumerate(outputs))
     result = tuple(_single(row, in_several) for row in rows)
@@ -253,6 +255,13 @@ def hessian(
             "hessian: outer_jacobian_strategy must be 'reverse-mode' or 'forward-mode', not "
             f"{outer_jacobian_strategy!r}"
         )
+    if outer_jacobian_strategy == "forward-mode":
+        if create_graph:
+            raise NotImplementedError(
+                "hessian: create_graph=True does not go with outer_jacobian_strategy='forward-mode'; use 'reverse-mode'"
+            )
+        if not vectorize:
+            raise NotImplementedError("hessian: outer_jacobian_strategy='forward-mode' needs vectorize=True")
     several, inputs = _tuple(inputs, "inputs", "hessian")
 
     def gradient(*xs):
