@@ -326,6 +326,7 @@ impl Drop for Node {
 }
 
 impl Node {
+    #[inline]
     pub fn new(
         seq: u64,
         op: Box<dyn Backward>,

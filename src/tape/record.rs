@@ -4,6 +4,7 @@
 //! Not generic: everything that depends on the op arrives behind a reference, so that an op costs little code. Order matters: inputs are
 //! packed before the kernel runs (a recomputation may stop there, and an in-place op packs a copy of what it overwrites), watchers hear
 //! of a write before it, outputs are packed after.
+use super::hooks::Line;
 use super::node::{Backward, Edge, Info, Input, Inputs, Meta, Node, Source};
 use super::saved::{Origin, Pack, Slots, Value, here, keep, save};
 use super::tensor::{Tensor, ViewKind};
@@ -128,22 +129,25 @@ pub fn record(how: How<'_>, info: &'static Info, inputs: Operands<'_>, forward: 
     }
     let graded = if now.grad_enabled() { graded(info, inputs) } else { 0 };
     match how {
-        How::Fresh if graded == 0 => {
-            let made = lend(inputs, |x| forward(x, Out(None)).map(|out| Made { view: is_view(info, x, &out), out, edge: Edge::None }))?;
-            Ok(finish(inputs, made))
-        }
-        How::Fresh if now.watched() || info.state != 0 => {
+        How::Fresh if graded == 0 => lend(inputs, |x| {
+            let out = forward(x, Out(None))?;
+            Ok(finish(info, inputs, x, out, Edge::None))
+        }),
+        How::Fresh if now.watched() || info.state != 0 || mode::anomaly() => {
             // user code may run between the steps: the arrays are cloned out
             let lent = Lent::of(inputs);
             if now.reading() {
                 note_reads(info, &lent.refs(), None);
             }
-            let pack = mode::pack();
-            Ok(finish(inputs, recorded(info, inputs, &lent.refs(), edges(inputs, graded), graded, pack.as_ref(), forward, op)?))
+            recorded(info, inputs, &lent.refs(), edges(inputs, graded), line_of(info), graded, mode::pack().as_ref(), forward, op)
         }
         How::Fresh => {
-            let ins = Cell::new(edges(inputs, graded)); // made before the arrays are lent: a view may have to find its history
-            Ok(finish(inputs, lend(inputs, |x| recorded(info, inputs, x, ins.take(), graded, None, forward, op))?))
+            // Made before the arrays are lent: a view may have to find its history, and to look at the running line may run a collection.
+            let before = Cell::new((edges(inputs, graded), line_of(info)));
+            lend(inputs, |x| {
+                let (ins, line) = before.take();
+                recorded(info, inputs, x, ins, line, graded, None, forward, op)
+            })
         }
         How::InPlace => in_place(graded, info, inputs, forward, op),
         How::Into(out) => into(graded != 0, out, info, inputs, forward),
@@ -157,11 +161,12 @@ fn recorded(
     inputs: Operands<'_>,
     x: Arrays<'_>,
     ins: Inputs,
+    line: Option<Line>,
     graded: u64,
     pack: Option<&Arc<dyn Pack>>,
     forward: Forward<'_>,
     op: MakeOp<'_>,
-) -> Result<Made> {
+) -> Result<Tensor> {
     let mut slots = match pack {
         None => keep_inputs(info, inputs, x, graded)?,
         _ => save_inputs(info, inputs, x, graded, pack, None)?,
@@ -170,24 +175,12 @@ fn recorded(
     if info.state != 0 {
         save_state(info, inputs, x, graded, pack, &mut slots)?;
     }
-    let view = is_view(info, x, &out);
     if !out.dtype.is_float() {
-        return Ok(Made { out, edge: Edge::None, view });
+        return Ok(finish(info, inputs, x, out, Edge::None));
     }
     save_outputs(info, graded, pack, &[&out], &mut slots)?;
-    let node = node(op(), ins, x, &[Meta::of(&out)], slots);
-    Ok(Made { out, edge: Edge::Node(node, 0), view })
-}
-/// What became of an op.
-struct Made {
-    out: Array,
-    edge: Edge,
-    /// It is a view of the first input.
-    view: bool,
-}
-#[inline]
-fn is_view(info: &'static Info, x: Arrays<'_>, out: &Array) -> bool {
-    info.view && x[0].is_some_and(|a| a.shares(out))
+    let node = node(op(), ins, line, x, &[Meta::of(&out)], slots);
+    Ok(finish(info, inputs, x, out, Edge::Node(node, 0)))
 }
 /// The inputs, as bits, along which gradients will go; input 63 stands for all beyond it.
 #[inline]
@@ -203,9 +196,13 @@ pub(super) fn graded(info: &'static Info, inputs: Operands<'_>) -> u64 {
     }
     bits
 }
+/// The result as a tensor. Touches no array of an input: they may be lent.
 #[inline]
-fn finish(inputs: Operands<'_>, Made { out, edge, view }: Made) -> Tensor {
-    if view && let Some(parent) = inputs[0] {
+fn finish(info: &'static Info, inputs: Operands<'_>, x: Arrays<'_>, out: Array, edge: Edge) -> Tensor {
+    if info.view
+        && let (Some(parent), Some(a)) = (inputs[0], x[0])
+        && a.shares(&out)
+    {
         let kind = if mode::grad_enabled() { ViewKind::Plain } else { ViewKind::NoGrad };
         return Tensor::view_of(parent, out, edge, kind);
     }
@@ -337,14 +334,25 @@ pub fn move_state(to: &Array, value: &Array) -> Result<()> {
     after_write(to);
     Ok(())
 }
+/// The running line, for a node that may save something.
 #[inline]
-pub(super) fn node(op: Box<dyn Backward>, mut ins: Inputs, arrays: Arrays<'_>, outputs: &[Meta], slots: Slots) -> Arc<Node> {
+pub(super) fn line_of(info: &'static Info) -> Option<Line> {
+    if info.saves.is_empty() { None } else { here() }
+}
+#[inline(always)]
+pub(super) fn node(
+    op: Box<dyn Backward>,
+    mut ins: Inputs,
+    line: Option<Line>,
+    arrays: Arrays<'_>,
+    outputs: &[Meta],
+    slots: Slots,
+) -> Arc<Node> {
     for (input, a) in ins.iter_mut().zip(arrays) {
         if let Some(a) = a {
             input.looks(a, &outputs[0]);
         }
     }
-    let line = if slots.values.is_empty() { None } else { here() };
     Node::new(mode::next_seq(), op, ins, outputs, slots, line)
 }
 
@@ -472,7 +480,7 @@ fn in_place(graded: u64, info: &'static Info, inputs: Operands<'_>, forward: For
     after_write(to);
     if to.dtype.is_float() {
         save_outputs(info, graded, pack.as_ref(), &[to], &mut slots)?;
-        let node = node(op(), ins, &arrays, &[Meta::of(to)], slots);
+        let node = node(op(), ins, line_of(info), &arrays, &[Meta::of(to)], slots);
         rebase(target, to, node)?;
     }
     Ok(target.clone())
@@ -551,7 +559,7 @@ pub fn record_many(info: &'static Info, inputs: Operands<'_>, forward: Forwards<
     }
     let n = visible(outs.len());
     let metas: SmallVec<[Meta; 4]> = outs.iter().map(Meta::of).collect();
-    let node = node(op(), ins, &arrays, &metas, slots);
+    let node = node(op(), ins, line_of(info), &arrays, &metas, slots);
     Ok(outs
         .into_iter()
         .take(n)
