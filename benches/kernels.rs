@@ -3,7 +3,7 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use stowgrad::array::Array;
 use stowgrad::dtype::DType;
 use stowgrad::kernels::reduce::{self, Axes};
-use stowgrad::kernels::{Out, matmul, pointwise, table};
+use stowgrad::kernels::{Out, matmul, norm, pointwise, softmax, table};
 use stowgrad::layout::Dims;
 
 fn ramp(shape: &[usize]) -> Array {
@@ -21,9 +21,19 @@ fn kernels(c: &mut Criterion) {
     g.bench_function("sum", |b| b.iter(|| reduce::sum(&x, Axes::All, false, DType::Float32).unwrap()));
     let turned = x.view(x.shape, Dims::of(&[1, 2048]), 0);
     g.bench_function("transposed copy", |b| b.iter(|| pointwise::cast(&turned, DType::Float32).unwrap()));
+    g.bench_function("softmax", |b| b.iter(|| softmax::softmax(&x, 1, DType::Float32).unwrap()));
+    g.bench_function("layer norm", |b| b.iter(|| norm::layer_norm(&x, &[2048], None, None, 1e-5).unwrap()));
+    let rows = x.view(Dims::of(&[1 << 16, 64]), Dims::of(&[64, 1]), 0);
+    let of = norm::batch_norm(&rows, None, None, None, true, 0.1, 1e-5).unwrap();
+    g.bench_function("gradient of batch norm", |b| {
+        b.iter(|| norm::batch_norm_backward(&rows, &rows, None, &of.mean, &of.invstd, true, [true; 3]).unwrap())
+    });
     g.finish();
     let (p, q) = (ramp(&[256, 256]), ramp(&[256, 256]));
     c.bench_function("product of 256 x 256", |b| b.iter(|| matmul::mm(&p, &q).unwrap()));
+    let (p, q) = (ramp(&[128, 784]), ramp(&[512, 784]));
+    let q = q.view(Dims::of(&[784, 512]), Dims::of(&[1, 784]), 0);
+    c.bench_function("product of 128 x 784 with 512 rows", |b| b.iter(|| matmul::mm(&p, &q).unwrap()));
 }
 criterion_group!(benches, kernels);
 criterion_main!(benches);

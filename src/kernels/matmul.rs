@@ -4,9 +4,10 @@
 //! Invariant: a product is cut into parts by its shape alone, never by who computes them, so its bits do not depend on threads.
 #![allow(unsafe_code)]
 use crate::array::{Array, Fresh};
-use crate::dtype::{Cast, Compute, DType, Element, Scalar, for_dtype};
+use crate::dtype::{Compute, DType, Element, Scalar};
 use crate::error::{Result, bail};
 use crate::kernels::math::Real;
+use crate::kernels::pointwise::cast;
 use crate::kernels::simd::{Level, level, simd};
 use crate::layout::{self, Dims};
 use smallvec::SmallVec;
@@ -791,35 +792,6 @@ fn matrix<T: Element>(a: &Array, at: usize, (rows, cols): (usize, usize), (rs, c
 fn widened(a: &Array, dtype: DType) -> Result<Cow<'_, Array>> {
     Ok(if a.dtype == dtype { Cow::Borrowed(a) } else { Cow::Owned(cast(a, dtype)?) })
 }
-pub(crate) fn cast(a: &Array, to: DType) -> Result<Array> {
-    macro_rules! into { ($t:ident) => {{
-        let mut out = Fresh::new(a.shape, to)?;
-        let mut v = out.slice_mut::<$t>().iter_mut();
-        for_dtype!(a.dtype, F => a.for_each_offset(|at| {
-            if let Some(v) = v.next() {
-                *v = Cast::<$t>::cast(a.read::<F>(at, 1)[0]);
-            }
-        }));
-        Ok(out.done())
-    }} }
-    match to {
-        DType::Float32 => into!(f32),
-        DType::Float64 => into!(f64),
-        DType::Int64 => into!(i64),
-        _ => {
-            let mut out = Fresh::new(a.shape, to)?;
-            for_dtype!(to, T => {
-                let v = out.slice_mut::<T>().iter_mut();
-                match a.dtype {
-                    DType::Float32 => v.zip(a.slice::<f32>()).for_each(|(t, v)| *t = Cast::<T>::cast(*v)),
-                    DType::Float64 => v.zip(a.slice::<f64>()).for_each(|(t, v)| *t = Cast::<T>::cast(*v)),
-                    _ => v.zip(a.slice::<i64>()).for_each(|(t, v)| *t = Cast::<T>::cast(*v)),
-                }
-            });
-            Ok(out.done())
-        }
-    }
-}
 
 /// The product of two matrices.
 pub fn mm(a: &Array, b: &Array) -> Result<Array> {
@@ -991,6 +963,7 @@ fn check_plus(op: &'static str, c: &Array, shape: &[usize], dtype: DType) -> Res
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::dtype::for_dtype;
 
     /// Numbers between -1 and 1, always the same.
     pub(crate) fn noise(shape: &[usize], dtype: DType, seed: u64) -> Array {
@@ -1199,10 +1172,8 @@ pub(crate) mod tests {
         for (m, k, n) in [(8, 8, 8), (5, 300, 13), (7, 2100, 9), (11, 20, 35), (1, 5000, 1)] {
             for b in layouts(&[k, n], DType::Float32, 2) {
                 let a = noise(&[m, k], DType::Float32, 1);
-                let wide = bits(&mm(&a, &b).unwrap());
-                crate::kernels::simd::limit(Some(Level::Avx2));
-                let narrow = bits(&mm(&a, &b).unwrap());
-                crate::kernels::simd::limit(None);
+                let [wide, narrow] =
+                    [Level::Avx512, Level::Avx2].map(|level| crate::kernels::simd::at(level, || bits(&mm(&a, &b).unwrap())));
                 assert_eq!(wide, narrow, "{m}x{k}x{n}");
             }
         }

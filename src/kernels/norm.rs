@@ -96,12 +96,12 @@ simd! {
                 for (g, x) in gs.iter().zip(xs) {
                     for i in 0..LANES {
                         s[i] = s[i] + g[i];
-                        t[i] = g[i].fma::<FMA>(x[i] - c, t[i]);
+                        t[i] = t[i] + g[i] * (x[i] - c);
                     }
                 }
                 for i in 0..g_rest.len() {
                     s[i] = s[i] + g_rest[i];
-                    t[i] = g_rest[i].fma::<FMA>(x_rest[i] - c, t[i]);
+                    t[i] = t[i] + g_rest[i] * (x_rest[i] - c);
                 }
             } else {
                 let (ws, w_rest) = w[at..to].as_chunks::<LANES>();
@@ -109,13 +109,13 @@ simd! {
                     for i in 0..LANES {
                         let g = g[i] * w[i];
                         s[i] = s[i] + g;
-                        t[i] = g.fma::<FMA>(x[i] - c, t[i]);
+                        t[i] = t[i] + g * (x[i] - c);
                     }
                 }
                 for i in 0..g_rest.len() {
                     let g = g_rest[i] * w_rest[i];
                     s[i] = s[i] + g;
-                    t[i] = g.fma::<FMA>(x_rest[i] - c, t[i]);
+                    t[i] = t[i] + g * (x_rest[i] - c);
                 }
             }
             plain += close::<T, Add>(s).widen();
@@ -144,12 +144,12 @@ simd! {
                 if let (Ok(g), Ok(x)) = (<&[T; LANES]>::try_from(g), <&[T; LANES]>::try_from(x)) {
                     for i in 0..LANES {
                         s[i] = s[i] + g[i];
-                        t[i] = g[i].fma::<FMA>((x[i] - c) * rstd, t[i]);
+                        t[i] = t[i] + g[i] * ((x[i] - c) * rstd);
                     }
                 } else {
                     for i in 0..width {
                         s[i] = s[i] + g[i];
-                        t[i] = g[i].fma::<FMA>((x[i] - c) * rstd, t[i]);
+                        t[i] = t[i] + g[i] * ((x[i] - c) * rstd);
                     }
                 }
             }
@@ -174,12 +174,12 @@ simd! {
                     if let (Ok(g), Ok(x), Ok(c)) = (<&[T; LANES]>::try_from(g), <&[T; LANES]>::try_from(x), <&[T; LANES]>::try_from(c)) {
                         for i in 0..LANES {
                             s[i] = s[i] + g[i];
-                            t[i] = g[i].fma::<FMA>(x[i] - c[i], t[i]);
+                            t[i] = t[i] + g[i] * (x[i] - c[i]);
                         }
                     } else {
                         for i in 0..width {
                             s[i] = s[i] + g[i];
-                            t[i] = g[i].fma::<FMA>(x[i] - c[i], t[i]);
+                            t[i] = t[i] + g[i] * (x[i] - c[i]);
                         }
                     }
                 }
@@ -837,5 +837,23 @@ mod tests {
         assert_near(&layer_norm(&a, &[4096], None, None, 1e-5).unwrap().0, &want, 2e-4, &"layer");
         let c = a.view(Dims::of(&[4096, 1]), Dims::of(&[1, 1]), 0);
         assert_near(&batch_norm(&c, None, None, None, true, 0.1, 1e-5).unwrap().out, &want, 2e-4, &"batch");
+    }
+    #[test]
+    fn every_vector_width_gives_the_same_bits() {
+        use crate::kernels::simd::{Level, at};
+        for shape in [&[3, 70][..], &[40, 1100], &[300, 5], &[3, 4, 50]] {
+            let n: usize = shape.iter().product();
+            let (x, g) = (array(shape, Float32, &values(n, Float64, 1)), array(shape, Float32, &values(n, Float64, 2)));
+            let ((w, b), (u, v)) = (parameters(shape[shape.len() - 1], Float32), parameters(shape[1], Float32));
+            let run = || {
+                let (y, mean, rstd) = layer_norm(&x, &shape[shape.len() - 1..], Some(&w), Some(&b), 1e-5).unwrap();
+                let lines = layer_norm_backward(&g, &x, &shape[shape.len() - 1..], Some(&mean), &rstd, Some(&w), [true; 3]).unwrap();
+                let z = batch_norm(&x, Some(&u), Some(&v), None, true, 0.1, 1e-5).unwrap();
+                let channels = batch_norm_backward(&g, &x, Some(&u), &z.mean, &z.invstd, true, [true; 3]).unwrap();
+                let all = [y, z.out].into_iter().chain(lines.into_iter().flatten()).chain(channels.into_iter().flatten());
+                all.flat_map(|a| a.to_vec().into_iter().map(f64::to_bits)).collect::<Vec<_>>()
+            };
+            assert!(at(Level::Avx512, run) == at(Level::Avx2, run), "{shape:?}");
+        }
     }
 }

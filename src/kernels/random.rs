@@ -1003,14 +1003,11 @@ mod tests {
     }
     #[test]
     fn wide_registers_give_the_same_bits() {
-        use crate::kernels::simd::{Level, limit};
+        use crate::kernels::simd::{Level, at};
         let draw = || {
             let g = &mut Generator::new(77);
             [Float32, Float64, Float16].map(|t| normal(g, d(&[5003]), t, 0.5, 3.0).unwrap().storage_bytes().to_vec())
         };
-        limit(Some(Level::Avx2));
-        let narrow = draw();
-        limit(None);
-        assert_eq!(narrow, draw());
+        assert_eq!(at(Level::Avx2, draw), at(Level::Avx512, draw));
     }
 }

@@ -44,10 +44,16 @@ fn find() -> Level {
     LEVEL.store(found as u8, Relaxed);
     found
 }
-/// Runs as if the machine could do no more than `most` (tests compare the levels' bits); `None` undoes it.
-pub fn limit(most: Option<Level>) {
+/// Runs `f` as if the machine had no more than this level, one such run at a time: tests that compare bits take every side of it.
+#[cfg(test)]
+pub fn at<R>(level: Level, f: impl FnOnce() -> R) -> R {
+    static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(|e| e.into_inner());
     let found = detect();
-    LEVEL.store(most.map_or(found as u8, |m| (m as u8).min(found as u8)), Relaxed);
+    LEVEL.store((level as u8).min(found as u8), Relaxed);
+    let r = f();
+    LEVEL.store(found as u8, Relaxed);
+    r
 }
 #[cfg(target_arch = "x86_64")]
 fn detect() -> Level {

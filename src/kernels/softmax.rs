@@ -312,4 +312,18 @@ mod tests {
         let ints = softmax(&array(&[2], Int64, &[1.0, 1.0]), 0, Float32).unwrap();
         assert_eq!(ints.to_vec(), [0.5, 0.5]);
     }
+    #[test]
+    fn every_vector_width_gives_the_same_bits() {
+        use crate::kernels::simd::{Level, at};
+        for (shape, dim) in [(&[3, 1100][..], 1), (&[70, 40], 0), (&[2, 33, 5], 1)] {
+            let n = shape.iter().product();
+            let (x, g) = (array(shape, Float32, &values(n, Float64, 1)), array(shape, Float32, &values(n, Float64, 2)));
+            let run = || {
+                let (y, z) = (softmax(&x, dim, Float32).unwrap(), log_softmax(&x, dim, Float32).unwrap());
+                let (dy, dz) = (softmax_backward(&g, &y, dim, Float32).unwrap(), log_softmax_backward(&g, &z, dim, Float32).unwrap());
+                [y, z, dy, dz].iter().flat_map(|a| a.to_vec().into_iter().map(f64::to_bits)).collect::<Vec<_>>()
+            };
+            assert!(at(Level::Avx512, run) == at(Level::Avx2, run), "{shape:?}");
+        }
+    }
 }

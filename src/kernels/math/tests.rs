@@ -1,6 +1,6 @@
 use super::exact::{Dd, LN_2, PI};
 use super::*;
-use crate::kernels::simd::{self, Level, simd};
+use crate::kernels::simd::{self, Level, at, simd};
 
 /// Both types, so that one list of functions serves them.
 trait Sample: Real {
@@ -176,15 +176,6 @@ fn nanoseconds<T: Real>(f: impl Fn(&mut [T])) -> f64 {
 fn levels() -> Vec<Level> {
     let all = [Level::Plain, Level::Avx2, Level::Avx512];
     all.into_iter().filter(|&l| at(l, simd::level) == l).collect()
-}
-/// Runs f as if the machine had no more than this level, one such run at a time.
-fn at<R>(level: Level, f: impl FnOnce() -> R) -> R {
-    static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
-    let _one = ONE.lock().unwrap_or_else(|e| e.into_inner());
-    simd::limit(Some(level));
-    let r = f();
-    simd::limit(None);
-    r
 }
 #[test]
 fn errors_stay_within_bounds_at_every_level() {
