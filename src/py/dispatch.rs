@@ -17,7 +17,7 @@ use crate::ops;
 use crate::tape::dispatch::{Arg, Call, Got};
 use crate::tape::record::Operands;
 use crate::tape::{Attr, How, Info, Tensor, mode};
-use pyo3::exceptions::{PyIndexError, PyRuntimeError};
+use pyo3::exceptions::{PyIndexError, PyNotImplementedError, PyRuntimeError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyTuple, PyType};
@@ -412,6 +412,22 @@ impl PyTensor {
         _disabled_torch_dispatch_impl(func, types, args, kwargs)
     }
 }
+#[pymethods]
+impl PyTensor {
+    /// In torch: a tensor of class `cls` that has a size and no memory. Not there: NotImplementedError, which says what to do instead.
+    #[staticmethod]
+    #[pyo3(signature = (cls, *_args, **_kwargs))]
+    fn _make_wrapper_subclass(
+        cls: &Bound<'_, PyType>,
+        _args: &Bound<'_, PyTuple>,
+        _kwargs: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Py<PyAny>> {
+        Err(PyNotImplementedError::new_err(format!(
+            "_make_wrapper_subclass(): tensors without memory of their own are not implemented; make {} from a tensor instead, by Tensor._make_subclass(cls, data) or data.as_subclass(cls)",
+            cls.name()?
+        )))
+    }
+}
 /// Is the calling code a handler of a dispatch mode or subclass?
 #[pyfunction]
 fn _in_dispatch_handler() -> bool {
@@ -429,7 +445,7 @@ pub fn install(m: &Bound<'_, PyModule>) -> PyResult<()> {
 }
 /// A class that intercepts operations has an object from now on.
 pub fn note_class(class: &Bound<'_, PyType>) -> PyResult<()> {
-    if !class.is(class.py().get_type::<PyTensor>()) && has_handler(class)? {
+    if !mode::has_subclasses() && !class.is(class.py().get_type::<PyTensor>()) && has_handler(class)? {
         mode::note_subclass();
     }
     Ok(())

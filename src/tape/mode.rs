@@ -76,7 +76,8 @@ impl Drop for Below {
         set_below(self.0);
     }
 }
-fn set_below(on: bool) -> bool {
+/// Sets whether a handler runs (a recomputation starts as if none did); returns what it was.
+pub fn set_below(on: bool) -> bool {
     THREAD.with(|t| {
         let old = t.below.replace(on);
         t.settle();
@@ -179,6 +180,9 @@ pub fn set_dispatching(n: u32) {
 /// Tensors of a class that intercepts operations exist from now on.
 pub fn note_subclass() {
     SUBCLASSES.store(true, Relaxed)
+}
+pub fn has_subclasses() -> bool {
+    SUBCLASSES.load(Relaxed)
 }
 static SUBCLASSES: AtomicBool = AtomicBool::new(false);
 /// Asks the next op to give the outputs that are for backward alone too, or takes the request back.

@@ -187,7 +187,9 @@ pub(super) fn wants_grad(info: &'static Info, inputs: Operands<'_>) -> bool {
 }
 #[inline]
 fn finish(info: &'static Info, inputs: Operands<'_>, out: Array, edge: Edge) -> Tensor {
+    // below autograd views are no views yet: what intercepted the op makes them so
     if info.view
+        && !mode::below()
         && let Some(parent) = inputs[0]
         && parent.look(|a| a.shares(&out))
     {
@@ -467,7 +469,7 @@ pub fn record_many(info: &'static Info, inputs: Operands<'_>, forward: Forwards<
     let graded = mode::grad_enabled() && wants_grad(info, inputs);
     let visible = |n: usize| if info.visible == 0 || whole { n } else { info.visible };
     let view = |out: Array, edge: Edge| match inputs[0] {
-        Some(parent) if info.view => {
+        Some(parent) if info.view && !mode::below() => {
             Tensor::view_of(parent, out, edge, if mode::grad_enabled() { ViewKind::OneOfMany } else { ViewKind::NoGrad })
         }
         _ => match edge {
