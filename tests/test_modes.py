@@ -457,7 +457,7 @@ def test_every_operation_has_a_schema_and_can_be_named():
         for overload in packet.overloads():
             op = getattr(packet, overload)
             assert str(op._schema).startswith(op.name() + "("), name
-            assert op._schema.is_mutable == (name.endswith("_") and not name.endswith("__") or "out" in overload.split("_")), str(op._schema)
+            assert op._schema.is_mutable == ((name.endswith("_") and not name.endswith("__")) or "out" in overload.split("_")), str(op._schema)
 
 
 def test_overloads_can_be_called():

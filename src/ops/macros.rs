@@ -401,4 +401,7 @@ macro_rules! intercepted {
         }
     };
 }
-pub(crate) use {function, function_info, intercepted, input_array, input_some, input_type, is_there, op, op_info, op_inplace, op_many, schema_name, slot_value};
+pub(crate) use {
+    function, function_info, input_array, input_some, input_type, intercepted, is_there, op, op_info, op_inplace, op_many, schema_name,
+    slot_value,
+};

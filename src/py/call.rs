@@ -436,7 +436,9 @@ pub fn one<'py>(
         // The lifetime of an answer is the interpreter's, not that of the borrowed values.
         Answer::Given(o) => Ok(o.unbind().into_bound(py)),
         // an op of the kind that has several outputs, which has one
-        Answer::New(Ret::Tuple(mut v), e) if v.len() == 1 && e.info.is_some_and(|i| i.outputs.len() == 1) => Ok(finish(e, v.remove(0), py)?),
+        Answer::New(Ret::Tuple(mut v), e) if v.len() == 1 && e.info.is_some_and(|i| i.outputs.len() == 1) => {
+            Ok(finish(e, v.remove(0), py)?)
+        }
         Answer::New(r, e) => Ok(finish(e, r, py)?),
     }
 }

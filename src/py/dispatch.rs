@@ -98,7 +98,9 @@ pub fn has_handler(class: &Bound<'_, PyType>) -> PyResult<bool> {
             break;
         }
         if let Ok(own) = c.getattr(intern!(py, "__dict__")).and_then(|d| d.get_item(name)) {
-            return Ok(!own.is_none() && !own.is(py.import(intern!(py, "stowgrad._C"))?.getattr(intern!(py, "_disabled_torch_dispatch_impl"))?));
+            return Ok(
+                !own.is_none() && !own.is(py.import(intern!(py, "stowgrad._C"))?.getattr(intern!(py, "_disabled_torch_dispatch_impl"))?)
+            );
         }
     }
     Ok(false)
@@ -135,7 +137,8 @@ fn form(how: How<'_>) -> Form {
 /// `Host::intercepts`.
 pub fn intercepts(info: &'static Info, how: How<'_>, inputs: Operands<'_>) -> bool {
     let into = if let How::Into(t) = how { Some(t) } else { None };
-    let someone = || speakers(attached(), inputs).is_ok_and(|s| !s.is_empty()) || speakers(attached(), &[into]).is_ok_and(|s| !s.is_empty());
+    let someone =
+        || speakers(attached(), inputs).is_ok_and(|s| !s.is_empty()) || speakers(attached(), &[into]).is_ok_and(|s| !s.is_empty());
     (len() != 0 || someone()) && schema::knows(info, form(how))
 }
 /// Something made in Rust, on its way through a handler.
@@ -252,8 +255,7 @@ pub fn dispatch(call: &Call<'_>) -> Result<Got> {
     let r = ask(&speakers, (&func, &types, &args, &kwargs))?;
     got(&r, call)
 }
-type Question<'a, 'py> =
-    (&'a Bound<'py, schema::PyOverload>, &'a Bound<'py, PyTuple>, &'a Bound<'py, PyTuple>, &'a Bound<'py, PyDict>);
+type Question<'a, 'py> = (&'a Bound<'py, schema::PyOverload>, &'a Bound<'py, PyTuple>, &'a Bound<'py, PyTuple>, &'a Bound<'py, PyDict>);
 /// The mode on top, then the subclasses.
 fn ask<'py>(speakers: &[Bound<'py, PyAny>], q: Question<'_, 'py>) -> Result<Bound<'py, PyAny>> {
     let py = q.0.py();
@@ -374,7 +376,10 @@ impl Drop for Quiet {
 }
 /// While open, neither modes nor subclasses intercept operations.
 #[pyclass(name = "_DisableTorchDispatch", module = "stowgrad._C")]
-struct Without(Vec<Py<PyAny>>);
+struct Without(
+    // the modes that each entry took off
+    Vec<Vec<Py<PyAny>>>,
+);
 #[pymethods]
 impl Without {
     #[new]
@@ -383,14 +388,15 @@ impl Without {
     }
     fn __enter__(mut slf: PyRefMut<'_, Self>) -> PyRefMut<'_, Self> {
         std::mem::forget(Quiet::enter());
-        slf.0 = MODES.with(|m| std::mem::take(&mut *m.borrow_mut()));
+        let off = MODES.with(|m| std::mem::take(&mut *m.borrow_mut()));
+        slf.0.push(off);
         mode::set_dispatching(0);
         slf
     }
     #[pyo3(signature = (*_args))]
     fn __exit__(&mut self, _args: &Bound<'_, PyTuple>) {
+        let Some(all) = self.0.pop() else { return };
         drop(Quiet);
-        let all = std::mem::take(&mut self.0);
         mode::set_dispatching(all.len() as u32);
         let old = MODES.with(|m| std::mem::replace(&mut *m.borrow_mut(), all));
         drop(old);

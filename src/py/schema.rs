@@ -155,7 +155,12 @@ pub fn knows(info: &'static Info, form: Form) -> bool {
     registry().by_info.contains_key(&(std::ptr::from_ref(info) as usize, form))
 }
 /// What a call of the op is called. `numbers`: an input is a Python number; `default(i)`: parameter `i` has its default.
-pub fn find(info: &'static Info, form: Form, numbers: bool, default: &dyn Fn(&'static Overload, usize) -> bool) -> Option<&'static Overload> {
+pub fn find(
+    info: &'static Info,
+    form: Form,
+    numbers: bool,
+    default: &dyn Fn(&'static Overload, usize) -> bool,
+) -> Option<&'static Overload> {
     let all = registry().by_info.get(&(std::ptr::from_ref(info) as usize, form))?;
     let holds = |o: &&&'static Overload| match &o.when {
         When::Always => false,
@@ -237,9 +242,7 @@ impl Overload {
             return Ok(vec![one("", "Tensor[]", alias)?]);
         }
         match (e.returns, e.info) {
-            ("Tensors", Some(i)) => {
-                i.outputs.iter().map(|&n| one(if n.starts_with("result") { "" } else { n }, "Tensor", alias)).collect()
-            }
+            ("Tensors", Some(i)) => i.outputs.iter().map(|&n| one(if n.starts_with("result") { "" } else { n }, "Tensor", alias)).collect(),
             ("Tensors" | "Vec<Tensor>", None) => Ok(vec![one("", "Tensor[]", None)?]),
             ("(Tensor, Tensor)", _) => Ok(vec![one("", "Tensor", None)?, one("", "Tensor", None)?]),
             ("bool", _) => Ok(vec![one("", "bool", None)?]),

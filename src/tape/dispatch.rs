@@ -8,8 +8,8 @@ use super::mode;
 use super::node::{Attr, Edge, Info, Meta};
 use super::random::RandomSource;
 use super::record::{
-    self, How, Lent, MakeOp, Operands, after_write, before_write, edges, note_reads, reading, rebase, save_inputs, save_outputs, save_state,
-    wants_grad,
+    self, How, Lent, MakeOp, Operands, after_write, before_write, edges, note_reads, reading, rebase, save_inputs, save_outputs,
+    save_state, wants_grad,
 };
 use super::saved::Slots;
 use super::tensor::{Tensor, ViewKind};

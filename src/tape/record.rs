@@ -4,10 +4,10 @@
 //! Not generic: everything that depends on the op arrives behind a reference, so that an op costs little code. Order matters: inputs are
 //! packed before the kernel runs (a recomputation may stop there, and an in-place op packs a copy of what it overwrites), watchers hear
 //! of a write before it, outputs are packed after.
-use super::{dispatch, mode};
 use super::node::{Backward, Edge, Info, Input, Meta, Node, Source};
 use super::saved::{Origin, Pack, Slots, Value, here, save};
 use super::tensor::{Tensor, ViewKind};
+use super::{dispatch, mode};
 use crate::array::Array;
 use crate::dtype::DType;
 use crate::error::{Error, Result, bail};
@@ -245,7 +245,13 @@ pub(super) fn save_inputs(
     }
     Ok(Slots { values, freed: false })
 }
-pub(super) fn save_outputs(info: &'static Info, edges: &[Edge], pack: Option<&Arc<dyn Pack>>, outs: &[&Array], slots: &mut Slots) -> Result<()> {
+pub(super) fn save_outputs(
+    info: &'static Info,
+    edges: &[Edge],
+    pack: Option<&Arc<dyn Pack>>,
+    outs: &[&Array],
+    slots: &mut Slots,
+) -> Result<()> {
     for &slot in info.order {
         let (name, source) = info.saves[slot as usize];
         if let Source::Output(nr) = source

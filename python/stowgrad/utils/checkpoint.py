@@ -173,9 +173,9 @@ def create_selective_checkpoint_contexts(policy_fn_or_list, allow_cache_entry_mu
     """The two contexts of selective checkpointing, for `context_fn` of `checkpoint`: outputs of some operations are kept, the others
     recomputed.
 
-    `policy_fn_or_list`: a function `policy_fn(ctx, op, *args, **kwargs)` that gives a `CheckpointPolicy` for each operation of the forward
-    pass, or a list of overloads whose outputs are kept, such as `[torch.ops.aten.mm.default]`. TypeError for anything else, ValueError for a
-    list that holds other things.
+    `policy_fn_or_list`: a function `policy_fn(ctx, op, *args, **kwargs)` that gives a `CheckpointPolicy` for each
+    operation of the forward pass, or a list of overloads whose outputs are kept, such as `[torch.ops.aten.mm.default]`.
+    TypeError for anything else, ValueError for a list that holds other things.
 
     What is kept goes through the hooks around the region, and may be written: a recomputation gets the value as it was
     (`allow_cache_entry_mutation` changes nothing). Operations that write in place and views run again whatever the policy says.
