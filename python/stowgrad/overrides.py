@@ -6,6 +6,8 @@ class of modes. The stack of modes is the core's, one per thread.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 from stowgrad import _C
 
 __all__ = [
@@ -13,6 +15,9 @@ __all__ = [
     "TorchFunctionMode",
     "enable_reentrant_dispatch",
     "get_default_nowrap_functions",
+    "get_ignored_functions",
+    "get_overridable_functions",
+    "get_testing_overrides",
     "handle_torch_function",
     "has_torch_function",
     "has_torch_function_unary",
@@ -35,9 +40,15 @@ def _overrides(x) -> bool:
     return method is not None and method is not _disabled_torch_function_impl
 
 
+def _mode_waits() -> bool:
+    return _C._len_torch_function_stack() > 0 and not _C._is_torch_function_all_disabled()
+
+
 def has_torch_function(relevant_args) -> bool:
-    """Whether one of the arguments, or an active mode, takes over functions."""
-    return _C._len_torch_function_stack() > 0 or any(map(_overrides, relevant_args))
+    """Whether one of the arguments, or an active mode, takes over functions. Inside `DisableTorchFunctionSubclass` arguments do not, inside
+    `DisableTorchFunction` nobody does.
+    """
+    return _mode_waits() or (_C._is_torch_function_enabled() and any(map(_overrides, relevant_args)))
 
 
 def has_torch_function_unary(x) -> bool:
@@ -54,6 +65,8 @@ def _takers(relevant_args) -> list:
     """The overriding arguments in the order in which they are asked: left to right, subclasses before their bases."""
     takers: list = []
     types: set = set()
+    if not _C._is_torch_function_enabled():
+        return takers
     for x in relevant_args:
         cls = type(x)
         if cls in types or not _overrides(x):
@@ -82,7 +95,7 @@ def handle_torch_function(public_api, relevant_args, *args, **kwargs):
     """
     takers = _takers(relevant_args)
     types = tuple(map(type, takers))
-    if _C._len_torch_function_stack() > 0:
+    if _mode_waits():
         mode = _C._pop_torch_function_stack()
         try:
             result = mode.__torch_function__(public_api, types, args, kwargs)
@@ -149,6 +162,48 @@ def resolve_name(f) -> str | None:
     return None
 
 
+def get_ignored_functions() -> set:
+    """Functions that never reach `__torch_function__`: they take no tensors, or are not about values."""
+    import stowgrad
+
+    names = (
+        "typename is_tensor is_storage set_default_tensor_type set_default_dtype get_default_dtype manual_seed initial_seed seed "
+        "get_rng_state set_rng_state save load set_printoptions set_num_threads get_num_threads is_grad_enabled "
+        "set_grad_enabled no_grad enable_grad inference_mode promote_types result_type can_cast finfo iinfo memory_stats "
+        "is_inference_mode_enabled compile fork_rng use_deterministic_algorithms are_deterministic_algorithms_enabled"
+    )
+    found = (getattr(stowgrad, name, None) for name in names.split())
+    return {f for f in found if f is not None and getattr(f, "__hash__", None) is not None}
+
+
+def get_overridable_functions() -> dict:
+    """The functions and methods that modes and subclasses may take over, by the module or class that holds them.
+
+    >>> import stowgrad as torch
+    >>> torch.add in torch.overrides.get_overridable_functions()[torch]
+    True
+    """
+    import stowgrad
+
+    ignored = get_ignored_functions()
+    found: dict = {}
+    for owner in (stowgrad, stowgrad.nn.functional, stowgrad.linalg, stowgrad.special, _Tensor):
+        names = getattr(owner, "__all__", None) or vars(owner)
+        for name in sorted(names):
+            if name.startswith("_"):
+                continue
+            f = getattr(owner, name, None)
+            if isinstance(f, type) or not callable(f) or f in ignored:
+                continue
+            found.setdefault(owner, []).append(f)
+    return found
+
+
+def get_testing_overrides() -> dict:
+    """For each function that may be taken over, one that takes any arguments and gives -1."""
+    return {f: (lambda *args, **kwargs: -1) for fs in get_overridable_functions().values() for f in fs}
+
+
 def get_default_nowrap_functions() -> set:
     """Getters whose results are not made instances of the subclass they were asked of."""
     names = ("_base", "grad", "_grad")
@@ -196,6 +251,24 @@ class BaseTorchFunctionMode(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         return func(*args, **(kwargs or {}))
+
+
+def _push_mode(mode: TorchFunctionMode) -> None:
+    _C._push_on_torch_function_stack(mode)
+
+
+def _pop_mode() -> TorchFunctionMode:
+    return _C._pop_torch_function_stack()
+
+
+@contextmanager
+def _pop_mode_temporarily():
+    """Takes the innermost mode off for a while, and gives it."""
+    mode = _pop_mode()
+    try:
+        yield mode
+    finally:
+        _push_mode(mode)
 
 
 def _get_current_function_mode():

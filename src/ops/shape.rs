@@ -36,6 +36,8 @@ function! {
     fn view_dtype(self_; dtype: DType) -> Tensor;
     overload view;
     on [method];
+    schema "view.dtype";
+    view;
     {
         let a = self_.array();
         let (from, to) = (a.dtype.size(), dtype.size());
@@ -681,7 +683,7 @@ pub fn to_dtype(t: &Tensor, dtype: DType) -> Result<Tensor> {
 }
 op! {
     /// Writes the elements of `src`, broadcast and cast, into `self`.
-    CopyBackwards = fn copy(self_, src; *, non_blocking: bool = false);
+    CopyBackwards = fn copy(self_, src; non_blocking: bool = false);
     inplace copy_;
     on [method];
     forward(out) {

@@ -17,7 +17,7 @@ use crate::ops;
 use crate::tape::dispatch::{Arg, Call, Got};
 use crate::tape::record::Operands;
 use crate::tape::{Attr, How, Info, Tensor, mode};
-use pyo3::exceptions::{PyIndexError, PyRuntimeError};
+use pyo3::exceptions::{PyIndexError, PyNotImplementedError, PyRuntimeError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyTuple, PyType};
@@ -376,7 +376,10 @@ impl Drop for Quiet {
 }
 /// While open, neither modes nor subclasses intercept operations.
 #[pyclass(name = "_DisableTorchDispatch", module = "stowgrad._C")]
-struct Without(Vec<Py<PyAny>>);
+struct Without(
+    // the modes that each entry took off
+    Vec<Vec<Py<PyAny>>>,
+);
 #[pymethods]
 impl Without {
     #[new]
@@ -385,14 +388,15 @@ impl Without {
     }
     fn __enter__(mut slf: PyRefMut<'_, Self>) -> PyRefMut<'_, Self> {
         std::mem::forget(Quiet::enter());
-        slf.0 = MODES.with(|m| std::mem::take(&mut *m.borrow_mut()));
+        let off = MODES.with(|m| std::mem::take(&mut *m.borrow_mut()));
+        slf.0.push(off);
         mode::set_dispatching(0);
         slf
     }
     #[pyo3(signature = (*_args))]
     fn __exit__(&mut self, _args: &Bound<'_, PyTuple>) {
+        let Some(all) = self.0.pop() else { return };
         drop(Quiet);
-        let all = std::mem::take(&mut self.0);
         mode::set_dispatching(all.len() as u32);
         let old = MODES.with(|m| std::mem::replace(&mut *m.borrow_mut(), all));
         drop(old);
@@ -414,6 +418,22 @@ impl PyTensor {
         _disabled_torch_dispatch_impl(func, types, args, kwargs)
     }
 }
+#[pymethods]
+impl PyTensor {
+    /// In torch: a tensor of class `cls` that has a size and no memory. Not there: NotImplementedError, which says what to do instead.
+    #[staticmethod]
+    #[pyo3(signature = (cls, *_args, **_kwargs))]
+    fn _make_wrapper_subclass(
+        cls: &Bound<'_, PyType>,
+        _args: &Bound<'_, PyTuple>,
+        _kwargs: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Py<PyAny>> {
+        Err(PyNotImplementedError::new_err(format!(
+            "_make_wrapper_subclass(): tensors without memory of their own are not implemented; make {} from a tensor instead, by Tensor._make_subclass(cls, data) or data.as_subclass(cls)",
+            cls.name()?
+        )))
+    }
+}
 /// Is the calling code a handler of a dispatch mode or subclass?
 #[pyfunction]
 fn _in_dispatch_handler() -> bool {
@@ -431,7 +451,7 @@ pub fn install(m: &Bound<'_, PyModule>) -> PyResult<()> {
 }
 /// A class that intercepts operations has an object from now on.
 pub fn note_class(class: &Bound<'_, PyType>) -> PyResult<()> {
-    if !class.is(class.py().get_type::<PyTensor>()) && has_handler(class)? {
+    if !mode::has_subclasses() && !class.is(class.py().get_type::<PyTensor>()) && has_handler(class)? {
         mode::note_subclass();
     }
     Ok(())

@@ -83,6 +83,8 @@ fn add(r: &mut Registry, e: &'static Entry, kernels: bool) {
     if e.info.is_some() != kernels || e.name.starts_with("__") {
         return;
     }
+    // a function that is a kernel takes `out` as a parameter
+    let has_out = kernels && e.params.iter().any(|p| p.name == "out");
     let writes_self = e.takes_self() && e.name.ends_with('_') && !e.name.ends_with("__");
     let clause: &'static str = match e.info {
         Some(i) => i.schema,
@@ -100,7 +102,7 @@ fn add(r: &mut Registry, e: &'static Entry, kernels: bool) {
             if e.inplace.is_some() || (e.takes_how && !e.on.function && !e.on.method && e.info.is_some_and(|i| !i.view)) {
                 forms.push(Form::InPlace);
             }
-            if e.writes_out() {
+            if e.writes_out() || has_out {
                 forms.push(Form::Out);
             }
         }
@@ -116,12 +118,16 @@ fn add(r: &mut Registry, e: &'static Entry, kernels: bool) {
                 When::Numbers => When::Numbers,
                 When::Without(w) => When::Without(w.clone()),
             };
-            let lacks =
-                |i: &usize| matches!(&when, When::Without(w) if w.contains(i)) || e.params[*i].name == crate::tape::dispatch::REQUIRES_GRAD;
+            let lacks = |i: &usize| {
+                matches!(&when, When::Without(w) if w.contains(i))
+                    || e.params[*i].name == crate::tape::dispatch::REQUIRES_GRAD
+                    || (kernels && e.params[*i].name == "out")
+            };
             let params = (0..e.params.len()).filter(|i| !lacks(i)).collect();
             let known = r.by_base.entry(base.clone()).or_default();
             let taken = known.iter().any(|o| o.name == name);
-            if taken && !kernels {
+            // methods that write in place are the other face of a kernel that does
+            if !kernels && (taken || (writes_self && !known.is_empty())) {
                 continue;
             }
             let o: &'static Overload = Box::leak(Box::new(Overload {
@@ -199,6 +205,8 @@ impl Overload {
         let mut all = Vec::new();
         for (nth, &i) in self.params.iter().enumerate() {
             let p = &e.params[i];
+            // a default before a parameter without one cannot be used
+            let usable = p.keyword_only || self.params[nth..].iter().map(|&j| &e.params[j]).all(|q| q.keyword_only || q.default.is_some());
             let number = matches!(self.when, When::Numbers) && p.kind.hint == "Tensor | Number";
             let alias = (nth == 0).then(|| match (self.form, self.view()) {
                 (Form::InPlace, _) => Some(AliasInfo { set: "a", is_write: true, many: false }),
@@ -208,7 +216,7 @@ impl Overload {
             all.push(Argument {
                 name: p.name,
                 kind: if number { "Scalar".to_owned() } else { type_name(p) },
-                default: self.default(py, i).map(|d| d.clone_ref(py)),
+                default: self.default(py, i).filter(|_| usable).map(|d| d.clone_ref(py)),
                 kwarg_only: p.keyword_only,
                 is_out: false,
                 alias: alias.flatten(),
@@ -359,6 +367,11 @@ impl PyOverload {
     #[getter]
     fn tags(&self) -> Vec<u8> {
         Vec::new()
+    }
+    /// What is called: the overload itself.
+    #[getter]
+    fn op<'py>(slf: Bound<'py, Self>) -> Bound<'py, Self> {
+        slf
     }
     /// Whether it draws random numbers.
     #[getter]

@@ -5,11 +5,13 @@ use crate::error::Result;
 use crate::kernels::random::Generator;
 use crate::stow::checkpoint::{Check, Frame, Opened, Recording, set_arguments};
 use crate::stow::mutate::{Guard, GuardPack};
+use crate::stow::selective::Kept;
 use crate::tape::saved::Parked;
 use crate::tape::tensor::Visit;
 use crate::tape::{Held, Pack, RandomSource, Tensor, mode};
 use pyo3::exceptions::{PyAttributeError, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 use std::sync::{Arc, Mutex};
@@ -126,7 +128,11 @@ impl Call {
             keywords.set_item(k, t.build(py, &tensors)?)?;
         }
         let _random = self.random.as_ref().map(|g| Drawing::from((**g).clone()));
-        in_context(self.again.as_ref().map(|c| c.bind(py)), || self.function.bind(py).call(&arguments, Some(&keywords)))?;
+        // selective modes of a region that is open are not meant for this one
+        let selective = |m: &Bound<'_, PyAny>| m.hasattr(intern!(py, "_selective")).unwrap_or(false);
+        super::dispatch::without(py, selective, || {
+            in_context(self.again.as_ref().map(|c| c.bind(py)), || self.function.bind(py).call(&arguments, Some(&keywords)))
+        })?;
         Ok(())
     }
 }
@@ -215,6 +221,42 @@ fn run_kept(keeper: Option<&Keeper>) -> Result<()> {
     let owner = k.owner.clone_ref(py);
     let call = owner.bind(py).cast::<Call>().map_err(PyErr::from)?;
     call.get().run()
+}
+
+/// The policy around the frame that is open on this thread: where what selective checkpointing keeps goes.
+#[pyclass(name = "_Around", module = "stowgrad._C", frozen)]
+struct Around(Option<Arc<dyn Pack>>);
+#[pymethods]
+impl Around {
+    #[new]
+    fn new() -> Around {
+        let mut packs = mode::all_packs();
+        packs.pop();
+        Around(packs.pop())
+    }
+    fn keep(&self, t: &Bound<'_, PyTensor>) -> PyResult<PyKept> {
+        Ok(PyKept(Kept::new(t.get().tensor(), self.0.as_ref())?))
+    }
+}
+/// An output that selective checkpointing keeps.
+#[pyclass(name = "_Kept", module = "stowgrad._C", frozen)]
+struct PyKept(Arc<Kept>);
+#[pymethods]
+impl PyKept {
+    fn value<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTensor>> {
+        wrap(py, self.0.value()?)
+    }
+    fn __traverse__(&self, visit: PyVisit<'_>) -> std::result::Result<(), PyTraverseError> {
+        let mut result = Ok(());
+        self.0.visit(&mut |v| {
+            if let Visit::Held(Held::Wrapped(w)) = v
+                && result.is_ok()
+            {
+                result = visit.call(w.object());
+            }
+        });
+        result
+    }
 }
 
 /// `allow_mutation_on_saved_tensors()`: the guard of this thread, and what it holds.
@@ -315,6 +357,8 @@ impl PyGuard {
 pub fn install(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(_checkpoint, m)?)?;
     m.add_class::<PyGuard>()?;
+    m.add_class::<Around>()?;
+    m.add_class::<PyKept>()?;
     m.add("CheckpointError", m.py().get_type::<super::CheckpointError>())?;
     m.add("_StopRecomputationError", m.py().get_type::<super::StopRecomputation>())
 }

@@ -486,6 +486,7 @@ struct Running {
     reads: Vec<Arc<dyn Reads>>,
     recomputing: bool,
     inference: bool,
+    below: bool,
 }
 impl Running {
     fn start(collector: Arc<Collector>) -> Running {
@@ -495,6 +496,7 @@ impl Running {
             reads: crate::tape::record::swap_reads(Vec::new()),
             recomputing: mode::set_recomputing(true),
             inference: mode::set_inference(false),
+            below: mode::set_below(false),
         }
     }
 }
@@ -504,6 +506,7 @@ impl Drop for Running {
         drop(crate::tape::record::swap_reads(std::mem::take(&mut self.reads)));
         mode::set_recomputing(self.recomputing);
         mode::set_inference(self.inference);
+        mode::set_below(self.below);
         ARGUMENTS.with(|a| a.borrow_mut().pop());
     }
 }

@@ -2,3 +2,4 @@
 pub mod checkpoint;
 pub mod host;
 pub mod mutate;
+pub mod selective;

@@ -88,7 +88,13 @@ pub fn function(info: &'static Info, inputs: Operands<'_>, params: &dyn Fn() -> 
     // whether the result requires grad is above the handler
     let is_flag = |(name, _): &(&str, Arg)| *name == REQUIRES_GRAD;
     let (flag, params): (Named, Named) = params().into_iter().partition(is_flag);
-    let got = h.dispatch(&Call { info, how: How::Fresh, inputs, list: None, params })?;
+    let (out, params): (Named, Named) = params.into_iter().partition(|(name, a)| *name == "out" && matches!(a, Arg::Tensor(_)));
+    let ask = |how: How<'_>, params: Named| h.dispatch(&Call { info, how, inputs, list: None, params });
+    if let Some((_, Arg::Tensor(out))) = out.first() {
+        written(out, info.op, &|| ask(How::Into(out), params.clone()).map(|_| Vec::new()))?;
+        return Ok(Some(Got::Tensors(vec![out.clone()])));
+    }
+    let got = ask(How::Fresh, params)?;
     if let (Some((_, Arg::Attr(Attr::Scalar(Scalar::Bool(true))))), Got::Tensors(made)) = (flag.first(), &got) {
         made.iter().try_for_each(|t| t.set_requires_grad(true))?;
     }
@@ -167,12 +173,17 @@ fn fresh(
 }
 /// What a handler gave, with its history: the very tensor, unless it has a history already, or is an input.
 fn adopt(t: Tensor, info: &'static Info, inputs: Operands<'_>, edge: Edge, kind: ViewKind) -> Tensor {
-    let stranger = || !t.requires_grad() && !inputs.iter().flatten().any(|i| i.ptr_eq(&t));
-    if !edge.is_none() && !stranger() {
-        return Tensor::with_edge(t.array(), edge);
+    let known = t.requires_grad() || inputs.iter().flatten().any(|i| i.ptr_eq(&t));
+    if known && edge.is_none() {
+        return t;
     }
-    if info.view && t.is_view() {
-        t.set_view_kind(kind);
+    let t = if known { Tensor::new(t.array()) } else { t };
+    if info.view
+        && !t.is_view()
+        && let Some(parent) = inputs[0]
+        && parent.look(|a| t.look(|b| a.shares(b)))
+    {
+        t.become_view_of(parent, kind);
     }
     if !edge.is_none() {
         t.set_edge(edge);

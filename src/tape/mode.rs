@@ -111,6 +111,10 @@ impl Drop for Below {
         set(Now::BELOW, self.0);
     }
 }
+/// Sets whether a handler runs (a recomputation starts as if none did); returns what it was.
+pub fn set_below(on: bool) -> bool {
+    set(Now::BELOW, on)
+}
 /// Does a handler of a dispatch mode or subclass run on this thread?
 pub fn below() -> bool {
     now().has(Now::BELOW)
@@ -204,6 +208,9 @@ pub fn set_dispatching(n: u32) {
 /// Tensors of a class that intercepts operations exist from now on.
 pub fn note_subclass() {
     SUBCLASSES.store(true, Relaxed)
+}
+pub fn has_subclasses() -> bool {
+    SUBCLASSES.load(Relaxed)
 }
 static SUBCLASSES: AtomicBool = AtomicBool::new(false);
 /// Asks the next op to give the outputs that are for backward alone too, or takes the request back.

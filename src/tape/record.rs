@@ -199,7 +199,9 @@ pub(super) fn graded(info: &'static Info, inputs: Operands<'_>) -> u64 {
 /// The result as a tensor. Touches no array of an input: they may be lent.
 #[inline]
 fn finish(info: &'static Info, inputs: Operands<'_>, x: Arrays<'_>, out: Array, edge: Edge) -> Tensor {
+    // below autograd views are no views yet: what intercepted the op makes them so
     if info.view
+        && !mode::below()
         && let (Some(parent), Some(a)) = (inputs[0], x[0])
         && a.shares(&out)
     {
@@ -530,7 +532,7 @@ pub fn record_many(info: &'static Info, inputs: Operands<'_>, forward: Forwards<
     let graded = if now.grad_enabled() { graded(info, inputs) } else { 0 };
     let visible = |n: usize| if info.visible == 0 || whole { n } else { info.visible };
     let view = |out: Array, edge: Edge| match inputs[0] {
-        Some(parent) if info.view => {
+        Some(parent) if info.view && !mode::below() => {
             Tensor::view_of(parent, out, edge, if mode::grad_enabled() { ViewKind::OneOfMany } else { ViewKind::NoGrad })
         }
         _ => match edge {

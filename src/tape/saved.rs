@@ -403,6 +403,18 @@ impl Parked {
         let edge = if matches!(value, Value::Packed(_)) { t.edge() } else { Edge::None };
         Ok(Parked { value, edge })
     }
+    /// An array without history in the hands of `by`, if that policy takes it.
+    pub fn packed(by: Option<&Arc<dyn Pack>>, array: &Array, who: &'static str) -> Result<Option<Parked>> {
+        if by.is_none() {
+            return Ok(None);
+        }
+        let value = save(by, who, "output", array, Origin::Output(0), 0)?;
+        Ok(matches!(value, Value::Packed(_)).then_some(Parked { value, edge: Edge::None }))
+    }
+    /// A handle on the same value.
+    pub fn share(&self) -> Parked {
+        Parked { value: self.value.share(), edge: self.edge.clone() }
+    }
     /// The argument again, with the history it had.
     pub fn get(&self, by: &str) -> Result<Tensor> {
         match &self.value {

@@ -197,6 +197,20 @@ impl Tensor {
         let view = Some(ViewOf { base, kind, version: array.version() });
         Self::make(array, flags, State { edge, view, ..State::default() })
     }
+    /// Makes a tensor that shares memory with `parent` a view of it (or of its base).
+    pub fn become_view_of(&self, parent: &Tensor, kind: ViewKind) {
+        let (base, kind) = match parent.view_info() {
+            Some((base, k)) => (base, if kind == ViewKind::Plain { k } else { kind }),
+            None => (Held::of(parent), kind),
+        };
+        let version = self.version();
+        let old = self.state().view.replace(ViewOf { base, kind, version });
+        self.set_flag(VIEW, true);
+        if parent.is_inference() {
+            self.set_flag(INFERENCE, true);
+        }
+        drop(old);
+    }
     #[inline]
     fn flags(&self) -> u8 {
         self.0.flags.load(Acquire)

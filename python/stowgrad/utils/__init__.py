@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-_MODULES = ("_contextlib", "_python_dispatch", "_pytree", "checkpoint", "data", "hooks")
+_MODULES = ("_contextlib", "_mode_utils", "_python_dispatch", "_pytree", "checkpoint", "data", "hooks")
 
 
 def __getattr__(name: str):

@@ -187,8 +187,8 @@ def transform_subclass(t, callback, outer_size=None, outer_stride=None):
 
 
 def return_and_correct_aliasing(func, args, kwargs, out):
-    """What a handler of a subclass should return for `out`, its own result: where the operation writes to an argument and gives it back, the
-    very argument; otherwise `out`. A view of a wrapper stays what the handler made: its memory is that of the tensors it wraps.
+    """What a handler of a subclass should return for `out`, its own result: where the operation writes to an argument and
+    gives it back, the very argument; otherwise `out`.
     """
     kwargs = kwargs or {}
     schema = func._schema

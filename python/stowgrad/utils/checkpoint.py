@@ -6,19 +6,25 @@ signatures, the reentrant variant, and selective checkpointing. Invariant: a con
 
 from __future__ import annotations
 
+import enum
 from _thread import _local
 
 from stowgrad import _C
 from stowgrad._C import CheckpointError
 from stowgrad.autograd.function import Function
+from stowgrad.utils._python_dispatch import TorchDispatchMode
+from stowgrad.utils._pytree import tree_map
 
 __all__ = [
     "CheckpointError",
     "CheckpointFunction",
+    "CheckpointPolicy",
     "DefaultDeviceType",
     "GraphExecGroup",
+    "SelectiveCheckpointContext",
     "checkpoint",
     "checkpoint_sequential",
+    "create_selective_checkpoint_contexts",
     "get_device_states",
     "noop_context_fn",
     "set_checkpoint_debug_enabled",
@@ -53,6 +59,156 @@ class _Setting:
 
     def __exit__(self, *args) -> None:
         setattr(_settings, self.name, self.old)
+
+
+class CheckpointPolicy(enum.Enum):
+    """What selective checkpointing does with the output of an operation.
+
+    MUST_SAVE, PREFER_SAVE: keeps it, and recomputations take it instead of running the operation. MUST_RECOMPUTE, PREFER_RECOMPUTE: lets
+    it go, and the operation runs again. MUST_CPU_OFFLOAD, PREFER_CPU_OFFLOAD: keeps it in the CPU's memory, where it is already.
+    """
+
+    MUST_SAVE = 0
+    PREFER_SAVE = 1
+    MUST_RECOMPUTE = 2
+    PREFER_RECOMPUTE = 3
+    MUST_CPU_OFFLOAD = 4
+    PREFER_CPU_OFFLOAD = 5
+
+
+_RECOMPUTES = frozenset((CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE))
+
+
+class SelectiveCheckpointContext:
+    """What a policy function gets first. `is_recompute`: whether the region runs again. The decision is taken in the forward pass and holds
+    for every recomputation, so a policy sees False.
+    """
+
+    __slots__ = ("is_recompute",)
+
+    def __init__(self, *, is_recompute: bool) -> None:
+        self.is_recompute = is_recompute
+
+
+def _replays(func) -> bool:
+    """Whether an operation runs again whatever a policy says: one that writes to an argument, or gives a view of one, is meant for the
+    tensors of that run, and a view costs nothing.
+    """
+    return func._schema.is_mutable or func.is_view
+
+
+class _CachingTorchDispatchMode(TorchDispatchMode):
+    """The forward pass: asks the policy about each operation, and keeps outputs."""
+
+    _selective = True
+
+    def __init__(self, policy_fn, storage: dict) -> None:
+        super().__init__()
+        self.policy_fn, self.storage, self.around = policy_fn, storage, None
+        self.context = SelectiveCheckpointContext(is_recompute=False)
+
+    def __enter__(self):
+        self.around = _C._Around()
+        self.storage.clear()
+        return super().__enter__()
+
+    def __exit__(self, *args) -> None:
+        self.around = None
+        super().__exit__(*args)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func in SAC_IGNORED_OPS:
+            return func(*args, **kwargs)
+        policy = self.policy_fn(self.context, func, *args, **kwargs)
+        if isinstance(policy, bool):
+            policy = CheckpointPolicy.MUST_SAVE if policy else CheckpointPolicy.PREFER_RECOMPUTE
+        if not isinstance(policy, CheckpointPolicy):
+            raise TypeError(f"a checkpoint policy returns a CheckpointPolicy or a bool, not {type(policy).__name__} (for {func})")
+        out = func(*args, **kwargs)
+        kept = None
+        if policy not in _RECOMPUTES and not _replays(func):
+            kept = tree_map(lambda x: self.around.keep(x) if isinstance(x, _C.Tensor) else x, (out,))
+        self.storage.setdefault(func, []).append(kept)
+        return out
+
+
+class _CachedTorchDispatchMode(TorchDispatchMode):
+    """A recomputation: gives what was kept, the nth call of an operation what its nth call gave."""
+
+    _selective = True
+
+    def __init__(self, storage: dict) -> None:
+        super().__init__()
+        self.storage, self.calls = storage, []
+
+    def __enter__(self):
+        self.calls.append({})
+        return super().__enter__()
+
+    def __exit__(self, *args) -> None:
+        self.calls.pop()
+        super().__exit__(*args)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func in SAC_IGNORED_OPS:
+            return func(*args, **kwargs)
+        calls = self.calls[-1]
+        nth = calls.get(func, 0)
+        calls[func] = nth + 1
+        entries = self.storage.get(func, ())
+        kept = entries[nth] if nth < len(entries) else None
+        if kept is None:
+            return func(*args, **kwargs)
+        if func._draws:
+            func(*args, **kwargs)  # moves the random state as the forward pass did
+        return tree_map(lambda x: x.value() if isinstance(x, _C._Kept) else x, kept)[0]
+
+
+SAC_IGNORED_OPS = {_C._overload("detach", "default")}
+
+
+def create_selective_checkpoint_contexts(policy_fn_or_list, allow_cache_entry_mutation: bool = False):
+    """The two contexts of selective checkpointing, for `context_fn` of `checkpoint`: outputs of some operations are kept, the others
+    recomputed.
+
+    `policy_fn_or_list`: a function `policy_fn(ctx, op, *args, **kwargs)` that gives a `CheckpointPolicy` for each
+    operation of the forward pass, or a list of overloads whose outputs are kept, such as `[torch.ops.aten.mm.default]`.
+    TypeError for anything else, ValueError for a list that holds other things.
+
+    What is kept goes through the hooks around the region, and may be written: a recomputation gets the value as it was
+    (`allow_cache_entry_mutation` changes nothing). Operations that write in place and views run again whatever the policy says.
+    Backward may run any number of times.
+
+    >>> import functools
+    >>> import stowgrad as torch
+    >>> from stowgrad.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+    >>> contexts = functools.partial(create_selective_checkpoint_contexts, [torch.ops.aten.mm.default])
+    >>> x = torch.ones(2, 2, requires_grad=True)
+    >>> checkpoint(lambda t: (t @ t).sin(), x, use_reentrant=False, context_fn=contexts).sum().backward()
+    >>> x.grad
+    tensor([[-1.6646, -1.6646],
+            [-1.6646, -1.6646]])
+    """
+    if isinstance(policy_fn_or_list, list):
+        for op in policy_fn_or_list:
+            if not isinstance(op, _C.OpOverload):
+                more = ""
+                if isinstance(op, _C.OpOverloadPacket):
+                    more = f" Name one overload of it, such as `torch.ops.{op}.default`."
+                raise ValueError(f"Expected op in `op_list` to be an OpOverload but got: {op} of type {type(op)}.{more}")
+        chosen = frozenset(policy_fn_or_list)
+
+        def policy_fn(ctx, op, *args, **kwargs):
+            return CheckpointPolicy.MUST_SAVE if op in chosen else CheckpointPolicy.PREFER_RECOMPUTE
+
+    elif callable(policy_fn_or_list):
+        policy_fn = policy_fn_or_list
+    else:
+        raise TypeError("policy_fn_or_list must be either a function or a list of ops.")
+    storage: dict = {}
+    return _CachingTorchDispatchMode(policy_fn, storage), _CachedTorchDispatchMode(storage)
 
 
 def set_checkpoint_early_stop(enable: bool) -> _Setting:
