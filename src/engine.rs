@@ -103,6 +103,7 @@ pub fn run(r: Request) -> Result<Vec<Option<Tensor>>> {
         bail!(Runtime, "One of the differentiated Tensors does not require grad (input {i})");
     }
     let (edges, mut first): (Vec<Edge>, Vec<Option<Tensor>>) = starts.into_iter().map(|(e, g)| (e, Some(g))).unzip();
+    let edges = Rc::new(edges);
 
     let Numbered { mut graph, targets, order, index } = number(&edges);
     let index = Rc::new(index);
@@ -113,6 +114,7 @@ pub fn run(r: Request) -> Result<Vec<Option<Tensor>>> {
         keep,
         node: None,
         needed: needed.map(Rc::new),
+        roots: edges.clone(),
         graph: index.clone(),
         callbacks: Vec::new(),
         state: FxHashMap::default(),
@@ -227,6 +229,36 @@ impl<'a> Numbered<'a> {
         self.graph[v as usize].waits += 1;
         v
     }
+}
+/// What the innermost call on this thread runs, in its order; None outside of one.
+pub fn execution_order() -> Option<Vec<Arc<Node>>> {
+    let (roots, needed) = with_task(|t| (t.roots.clone(), t.needed.clone()))?;
+    let Numbered { mut graph, index, .. } = number(&roots);
+    let places: Vec<At<'_>> = graph.iter().map(|v| v.at).collect();
+    let (mut ready, mut out) = (BinaryHeap::new(), Vec::new());
+    let mut arrive = |e: &Edge, ready: &mut BinaryHeap<(u64, u32)>| {
+        let Some(at) = vertex_of(e) else { return };
+        let v = index[&at.address()];
+        graph[v as usize].waits -= 1;
+        if graph[v as usize].waits == 0 {
+            ready.push((priority(&at), v));
+        }
+    };
+    roots.iter().for_each(|e| arrive(e, &mut ready));
+    while let Some((_, v)) = ready.pop() {
+        let at = places[v as usize];
+        if needed.as_ref().is_some_and(|n| !n.contains(&at.address())) {
+            continue;
+        }
+        match at {
+            At::Leaf(h) => out.push(accumulate_node(h)),
+            At::Node(n) => {
+                out.push(n.clone());
+                n.inputs.iter().for_each(|i| arrive(&i.edge, &mut ready));
+            }
+        }
+    }
+    Some(out)
 }
 /// Marks what leads to the inputs, and what is asked of whom. Returns the addresses of what will run.
 fn mark(

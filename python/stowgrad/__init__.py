@@ -46,6 +46,17 @@ torch_version = "2.13.0+stowgrad"
 _HIDDEN = {"Node", "RemovableHandle", "SavedTensor"}
 globals().update({_k: _v for _k, _v in vars(_C).items() if not _k.startswith("_") and _k not in _HIDDEN})
 
+
+
+def _native_name(name: str):
+    """Names that torch has in its native module and that need no native code here."""
+    from . import _native
+
+    return _native.lookup(name)
+
+
+_C.__getattr__ = _native_name
+
 inf = 1e400
 nan = inf - inf
 pi = 3.141592653589793
@@ -85,6 +96,20 @@ _FROM = {
     "set_flush_denormal": "functional",
     "get_num_interop_threads": "functional",
     "set_num_interop_threads": "functional",
+    "real": "functional",
+    "imag": "functional",
+    "conj": "functional",
+    "conj_physical": "functional",
+    "resolve_conj": "functional",
+    "resolve_neg": "functional",
+    "is_conj": "functional",
+    "is_neg": "functional",
+    "is_inference": "functional",
+    "pdist": "functional",
+    "spmm": "functional",
+    "_unique": "_native",
+    "_unique2": "_native",
+    "_VF": "_native",
     "FloatTensor": "_legacy",
     "DoubleTensor": "_legacy",
     "HalfTensor": "_legacy",

@@ -78,6 +78,11 @@ def _is_size(value) -> bool:
     return hasattr(value, "__index__")
 
 
+def _new(dtype, args: tuple):
+    """`tensor.new(*args)`: what the legacy class of the dtype would make."""
+    return _LegacyTensorType.__call__(_class("Tensor", dtype), *args)
+
+
 def _class(name: str, dtype):
     return _LegacyTensorType(
         name,

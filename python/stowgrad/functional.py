@@ -28,26 +28,99 @@ __all__ = [
     "broadcast_shapes",
     "broadcast_tensors",
     "cartesian_prod",
+    "conj",
+    "conj_physical",
     "einsum",
     "get_num_interop_threads",
+    "imag",
     "is_complex",
+    "is_conj",
     "is_deterministic_algorithms_warn_only_enabled",
     "is_floating_point",
+    "is_inference",
+    "is_neg",
     "is_nonzero",
     "is_storage",
     "is_tensor",
     "meshgrid",
     "norm",
     "numel",
+    "pdist",
+    "real",
+    "resolve_conj",
+    "resolve_neg",
     "set_default_tensor_type",
     "set_flush_denormal",
     "set_num_interop_threads",
+    "spmm",
     "tensordot",
     "typename",
     "use_deterministic_algorithms",
 ]
 
 Tensor = _C.Tensor
+
+
+def _real_part(name: str, doc: str):
+    def same(input):
+        return _tensor_of(input, name)
+
+    same.__name__ = same.__qualname__ = name
+    same.__doc__ = doc
+    return same
+
+
+# There are no complex dtypes: a tensor is its own real part and its own conjugate.
+real = _real_part("real", "The real part of a tensor: the tensor itself.")
+conj = _real_part("conj", "The conjugate of a tensor: the tensor itself.")
+conj_physical = _real_part("conj_physical", "The conjugate of a tensor: the tensor itself.")
+resolve_conj = _real_part("resolve_conj", "The tensor with its conjugate bit resolved: the tensor itself.")
+resolve_neg = _real_part("resolve_neg", "The tensor with its negative bit resolved: the tensor itself.")
+
+
+def imag(input):
+    """The imaginary part. RuntimeError: a real tensor has none."""
+    return _tensor_of(input, "imag").imag
+
+
+def is_conj(input) -> bool:
+    """Whether the tensor is a conjugate view: never."""
+    _tensor_of(input, "is_conj")
+    return False
+
+
+def is_neg(input) -> bool:
+    """Whether the tensor is a negated view: never."""
+    _tensor_of(input, "is_neg")
+    return False
+
+
+def is_inference(input) -> bool:
+    """Whether the tensor was made under `inference_mode`.
+
+    >>> import stowgrad as torch
+    >>> with torch.inference_mode():
+    ...     torch.is_inference(torch.ones(1))
+    True
+    """
+    return _tensor_of(input, "is_inference").is_inference()
+
+
+def pdist(input, p: float = 2.0):
+    """Distances of order `p` between every two rows of a matrix, in the order of `combinations`: [n (n - 1) / 2].
+
+    >>> import stowgrad as torch
+    >>> torch.pdist(torch.tensor([[0.0, 0.0], [3.0, 4.0]]))
+    tensor([5.])
+    """
+    from stowgrad.nn.functional import pdist as distances
+
+    return distances(input, p)
+
+
+def spmm(mat1, mat2):
+    """The product of two matrices: `mm`. (There are no sparse tensors.)"""
+    return _C.mm(mat1, mat2)
 
 
 def _tensor_of(input, what: str) -> Tensor:

@@ -253,6 +253,9 @@ simd! { fn rows<T: Lane, J: Join, M: Map<T>>(m: &M, acc: &mut [T::Wide], x: &[T]
     }
 } }
 fn put<T: CastTo<D>, D: Element>(s: &[T], d: &mut [D], cols: usize, rs: usize, cs: usize) {
+    if cols == 0 {
+        return;
+    }
     if cs == 1 {
         for (r, s) in s.chunks_exact(cols).enumerate() {
             cast_row(s, &mut d[r * rs..][..cols]);

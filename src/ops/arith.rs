@@ -171,6 +171,15 @@ op! {
     }
 }
 op! {
+    /// Elementwise remainder with the sign of `other`, a number (Python's `%`).
+    RemainderBackward0 = fn remainder_scalar(self_; other: Scalar);
+    schema "remainder.Scalar";
+    overload remainder;
+    inplace remainder_scalar_;
+    forward(out) pointwise::run(out, "remainder", &table::Remainder {}, numeric("remainder", [self_, &Array::number(*other)?])?);
+    grad(g, cx) { self_ uses [] => Ok(g.clone()) }
+}
+op! {
     /// Elementwise remainder with the sign of `other` (Python's `%`).
     RemainderBackward1 = fn remainder(self_, other | number);
     schema "remainder.Tensor";
@@ -181,6 +190,15 @@ op! {
         self_ uses [] => Ok(g.clone()),
         other uses [self_, other] => neg(&mul(g, &div_rounded(self_, other, Some("floor".into()))?)?),
     }
+}
+op! {
+    /// Elementwise remainder with the sign of `self`, of the division by a number (C's `fmod`).
+    FmodBackward0 = fn fmod_scalar(self_; other: Scalar);
+    schema "fmod.Scalar";
+    overload fmod;
+    inplace fmod_scalar_;
+    forward(out) pointwise::run(out, "fmod", &table::Fmod {}, numeric("fmod", [self_, &Array::number(*other)?])?);
+    grad(g, cx) { self_ uses [] => Ok(g.clone()) }
 }
 op! {
     /// Elementwise remainder with the sign of `self` (C's `fmod`).
@@ -389,7 +407,7 @@ op! {
     inplace lerp_scalar_;
     forward(out) {
         same_dtype("lerp", [self_, end])?;
-        floats("lerp", [self_])?;
+        floats("lerp", [self_, end])?;
         pointwise::run(out, "lerp", &table::Lerp {}, [self_, end, &Array::number(*weight)?])
     };
     grad(g, cx) {
@@ -410,7 +428,7 @@ op! {
     inplace lerp_;
     forward(out) {
         same_dtype("lerp", [self_, end])?;
-        floats("lerp", [self_])?;
+        floats("lerp", [self_, end])?;
         same_dtype("lerp", [self_, weight])?;
         pointwise::run(out, "lerp", &table::Lerp {}, [self_, end, weight])
     };

@@ -44,9 +44,9 @@ plain! {
     /// Elementwise `^` of integers or bools.
     bitwise_xor bitwise_xor_ (self_, other) BitwiseXorBackward "bitwise_xor.Tensor; bitwise_xor.Scalar for numbers" |out| bits(out, "bitwise_xor", &table::BitwiseXor {}, [self_, other]);
     /// Elementwise `<<`.
-    bitwise_left_shift bitwise_left_shift_ (self_, other) BitwiseLeftShiftBackward "bitwise_left_shift.Tensor; bitwise_left_shift.Tensor_Scalar for numbers" |out| bits(out, "bitwise_left_shift", &table::ShiftLeft {}, [self_, other]);
+    bitwise_left_shift bitwise_left_shift_ (self_, other) BitwiseLeftShiftBackward "bitwise_left_shift.Tensor; bitwise_left_shift.Tensor_Scalar for numbers" |out| bits(out, "bitwise_left_shift", &table::ShiftLeft {}, numeric("bitwise_left_shift", [self_, other])?);
     /// Elementwise `>>`.
-    bitwise_right_shift bitwise_right_shift_ (self_, other) BitwiseRightShiftBackward "bitwise_right_shift.Tensor; bitwise_right_shift.Tensor_Scalar for numbers" |out| bits(out, "bitwise_right_shift", &table::ShiftRight {}, [self_, other]);
+    bitwise_right_shift bitwise_right_shift_ (self_, other) BitwiseRightShiftBackward "bitwise_right_shift.Tensor; bitwise_right_shift.Tensor_Scalar for numbers" |out| bits(out, "bitwise_right_shift", &table::ShiftRight {}, numeric("bitwise_right_shift", [self_, other])?);
     /// Elementwise `~`: bits of integers, not of bools.
     bitwise_not bitwise_not_ (self_) BitwiseNotBackward |out| if self_.dtype == DType::Bool {
         pointwise::run_to(out, "bitwise_not", DType::Bool, &table::LogicalNot {}, [self_])

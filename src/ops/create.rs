@@ -46,7 +46,6 @@ macro_rules! new {
         on [function];
         schema $schema;
         {
-            let _ = (layout, device, pin_memory);
             let $dtype = dtype.or_else(|| out.as_ref().map(Tensor::dtype));
             let a: Result<Array> = $array;
             leaf(stringify!($name), out, a?, requires_grad)
@@ -116,7 +115,6 @@ function! {
     on [function];
     schema "empty.memory_format";
     {
-        let _ = (layout, device, pin_memory, memory_format);
         let dtype = dtype.or_else(|| out.as_ref().map(Tensor::dtype));
         leaf("empty", out, Array::empty(given_size("empty", &size)?, float(dtype))?, requires_grad)
     }
@@ -137,7 +135,6 @@ function! {
     on [function];
     schema "empty_strided";
     {
-        let _ = (layout, device, pin_memory);
         leaf("empty_strided", None, strided("empty_strided", &size, &stride, float(dtype))?, requires_grad)
     }
 }
@@ -149,7 +146,6 @@ macro_rules! like {
         on [function];
         schema $schema;
         {
-            let _ = (layout, device, pin_memory);
             let $a = alike(self_, memory_format);
             let $dtype = dtype.unwrap_or($a.dtype);
             let a: Result<Array> = $array;
@@ -180,7 +176,6 @@ macro_rules! new_of {
         on [method];
         schema $schema;
         {
-            let _ = (layout, device, pin_memory);
             let $dtype = dtype.unwrap_or_else(|| self_.dtype());
             let a: Result<Array> = $array;
             leaf(stringify!($name), None, a?, requires_grad)

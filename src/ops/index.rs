@@ -362,7 +362,7 @@ struct Reduced<'a> {
 }
 impl Reduced<'_> {
     fn like(&self, t: &Tensor, v: f64) -> Result<Tensor> {
-        expand(&scalar_like(self.g, v)?, Sizes::of(&t.shape()), false)
+        expand(&scalar_like(self.g, v)?, Sizes::of(&t.shape()))
     }
     fn gathered(&self, t: &Tensor) -> Result<Tensor> {
         gather(t, self.index, self.dim, false)
@@ -429,7 +429,7 @@ fn for_slices(index: &Tensor, source: &Tensor, dim: i64) -> Result<Tensor> {
         );
     }
     let row = (0..shape.len()).map(|i| if i == d { -1 } else { 1 }).collect();
-    expand(&reshape(index, Sizes(row))?, Sizes::of(&shape), false)
+    expand(&reshape(index, Sizes(row))?, Sizes::of(&shape))
 }
 function! {
     /// `self` with slices of `source` joined, by "prod", "mean", "amax" or "amin", where `index` says along `dim`.
@@ -458,7 +458,7 @@ function! {
             return gather(self_, indices, dim, false);
         }
         let common = broadcast("take_along_dim", &a.with(|s| s[d] = 1), &i.with(|s| s[d] = 1))?;
-        let to = |t: &Tensor, n: usize| expand(t, Sizes::of(&common.with(|s| s[d] = n)), false);
+        let to = |t: &Tensor, n: usize| expand(t, Sizes::of(&common.with(|s| s[d] = n)));
         gather(&to(self_, a[d])?, &to(indices, i[d])?, dim, false)
     }
 }
@@ -736,7 +736,7 @@ function! {
         }
         let shape = flat.shape();
         let d = wrap_dim(dim.unwrap_or(0), shape.len())?;
-        let wide = expand(&unsqueeze(&flat, d as i64 + 1)?, Sizes::of(&shape.with(|s| s.insert(d + 1, repeats as usize))), false)?;
+        let wide = expand(&unsqueeze(&flat, d as i64 + 1)?, Sizes::of(&shape.with(|s| s.insert(d + 1, repeats as usize))))?;
         let copy = clone(&wide, Some("contiguous_format".into()))?;
         view(&copy, Sizes::of(&shape.with(|s| s[d] *= repeats as usize)))
     }
@@ -753,7 +753,7 @@ function! {
         if given.len() > 1 || (given.numel() != 1 && given.numel() != n) {
             bail!(Runtime, "repeat_interleave(): repeats must have the same size as input along dim, but got repeats.size(0) = {} and input.size({d}) = {n}", given.numel());
         }
-        let each = expand(&reshape(repeats, Sizes::from_slice(&[-1]))?, Sizes::of(&[n]), false)?;
+        let each = expand(&reshape(repeats, Sizes::from_slice(&[-1]))?, Sizes::of(&[n]))?;
         index_select(&flat, &Tensor::new(places::repeat_interleave(&each.array())?), d as i64)
     }
 }

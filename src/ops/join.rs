@@ -252,7 +252,7 @@ function! {
     on [function];
     {
         let shape = tensors.0.iter().try_fold(Dims::default(), |s, t| crate::layout::broadcast("broadcast_tensors", &s, &t.shape()))?;
-        tensors.0.iter().map(|t| expand(t, Sizes::of(&shape), false)).collect()
+        tensors.0.iter().map(|t| expand(t, Sizes::of(&shape))).collect()
     }
 }
 function! {
@@ -276,7 +276,7 @@ function! {
         let shape: Vec<usize> = all.iter().map(|t| t.shape().numel()).collect();
         let grid = |(i, t): (usize, &Tensor)| {
             let along = (0..shape.len()).map(|d| if d == i { -1 } else { 1 }).collect();
-            expand(&view(t, Sizes(along))?, Sizes::of(&shape), false)
+            expand(&view(t, Sizes(along))?, Sizes::of(&shape))
         };
         let mut grids = all.iter().enumerate().map(grid).collect::<Result<Vec<_>>>()?;
         if swap {

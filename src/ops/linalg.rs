@@ -152,8 +152,9 @@ function! {
 }
 op_many! {
     /// The sign of each determinant and the logarithm of its absolute value (0 and -inf for a singular matrix).
-    LinalgSlogdetBackward0 = fn slogdet(A) -> [sign, logabsdet; hidden LU, pivots];
-    named "slogdet";
+    LinalgSlogdetBackward0 = fn sign_and_log(A) -> [sign, logabsdet; hidden LU, pivots];
+    overload _linalg_slogdet;
+    on [private];
     forward {
         let s = Stack::square("linalg.slogdet", A)?;
         let (n, f) = (s.rows, factored(&s));
@@ -174,13 +175,19 @@ function! {
     fn linalg_slogdet(A) -> Tensors;
     on [linalg];
     named "linalg_slogdet";
-    { Ok(slogdet(A)?.into_iter().take(2).collect()) }
+    { sign_and_log(A) }
+}
+function! {
+    /// The sign of each determinant and the logarithm of its absolute value.
+    fn slogdet(self_) -> Tensors;
+    named "slogdet";
+    { sign_and_log(self_) }
 }
 function! {
     /// The logarithm of the determinant; NaN where that is negative.
     fn logdet(self_) -> Tensor;
     {
-        let parts = slogdet(self_)?;
+        let parts = sign_and_log(self_)?;
         let nan = number(f64::NAN)?;
         where_(&lt(&parts[0], &number(0.0)?)?, &nan, &parts[1])
     }
@@ -230,7 +237,7 @@ fn one_batch(op: &str, A: &Tensor, B: &Tensor) -> Result<(Tensor, Tensor)> {
     }
     let wide = |t: &Tensor, s: &Dims, l: usize| {
         let full: Dims = lead.iter().copied().chain(s[l..].iter().copied()).collect();
-        if full == *s { Ok(t.clone()) } else { expand(t, Sizes::of(&full), false) }
+        if full == *s { Ok(t.clone()) } else { expand(t, Sizes::of(&full)) }
     };
     Ok((wide(A, &a, la)?, wide(B, &b, lb)?))
 }
@@ -325,8 +332,7 @@ op_many! {
             let (l, g) = if *upper { (turned(l)?, turned(g)?) } else { (l.clone(), g.clone()) };
             // A symmetric gradient: of L^-T P L^-1, where P is the lower half of L^T g
             let lower = tril(&mm_(&turned(&l)?, &g)?, 0)?;
-            let half = times(&plus_(&lower, &tril(&lower, -1)?)?, 0.5)?;
-            let both = plus_(&half, &turned(&tril(&half, -1)?)?)?;
+            let both = times(&plus_(&lower, &turned(&tril(&lower, -1)?)?)?, 0.5)?;
             let up = turned(&l)?;
             let left = triangular(&up, &both, true, true, false)?;
             turned(&triangular(&up, &turned(&left)?, true, true, false)?).map(Some)
@@ -464,7 +470,9 @@ op_many! {
         if let Some(gv) = &g[1] {
             // E[i, j] = w[j] - w[i]; the diagonal, where it is 0, does not count
             let gaps = minus(&unsqueeze(w, -2)?, &unsqueeze(w, -1)?)?;
-            inner = Some(off_diagonal(&mm_(&turned(v)?, gv)?, &gaps)?);
+            let turn = mm_(&turned(v)?, gv)?;
+            let skew = times(&minus(&turn, &turned(&turn)?)?, 0.5)?;
+            inner = Some(off_diagonal(&skew, &gaps)?);
         }
         if let Some(gw) = &g[0] {
             inner = super::reduce::both(inner, Some(diag_embed(gw, 0, -2, -1)?))?;
@@ -668,7 +676,7 @@ function! {
         }
         if n == 0 {
             let one = crate::kernels::create::eye(s[s.len() - 1] as i64, s[s.len() - 1] as i64, self_.dtype())?;
-            return clone(&expand(&Tensor::new(one), Sizes::of(&s), false)?, None);
+            return clone(&expand(&Tensor::new(one), Sizes::of(&s))?, None);
         }
         let mut power = if n < 0 { linalg_inv(self_, None)? } else { self_.clone() };
         let (mut left, mut result) = (n.unsigned_abs(), None::<Tensor>);

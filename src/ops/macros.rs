@@ -343,7 +343,8 @@ macro_rules! function {
         $body:block
     ) => {
         $(#[doc = $doc])*
-        #[allow(clippy::too_many_arguments)]
+        // Some arguments are all used up when they are read (`device`, `layout`), or are hints (`non_blocking`).
+        #[allow(clippy::too_many_arguments, unused_variables)]
         pub fn $name($($input: $crate::ops::macros::input_type!($($kind)?),)* $($($attr: $ty,)+)? $($($kw: $kty,)+)?) -> $crate::error::Result<$ret> {
             $crate::ops::macros::intercepted! {
                 [$($schema)?] $name $ret [$($input [$($kind)?]),*] [$($($attr)+)? $($($kw)+)?]

@@ -144,7 +144,7 @@ op! {
 /// `g` once for each of `n` items of a batch.
 fn batched(g: &Tensor, n: usize) -> Result<Tensor> {
     let shape = g.shape();
-    expand(g, Sizes(std::iter::once(n).chain(shape.iter().copied()).map(|v| v as i64).collect()), false)
+    expand(g, Sizes(std::iter::once(n).chain(shape.iter().copied()).map(|v| v as i64).collect()))
 }
 op! {
     /// `beta * self + alpha * sum over the batch of (batch1 @ batch2)`; `self` broadcasts.
@@ -274,7 +274,7 @@ fn of_batches(a: &Tensor, b: &Tensor, has_out: bool) -> Result<Tensor> {
 /// `x`, its batch repeated to `batch`, with the batch as one dimension.
 fn flattened(x: &Tensor, have: &Dims, batch: &Dims, flat: &[usize]) -> Result<Tensor> {
     let full: Dims = batch.iter().chain(&have[have.len().saturating_sub(2)..]).copied().collect();
-    let x = if *have == full { x.clone() } else { expand(x, sizes(&full), false)? };
+    let x = if *have == full { x.clone() } else { expand(x, sizes(&full))? };
     reshape(&x, sizes(flat))
 }
 /// Is a batch times one matrix or vector one big product? Yes if the matrix wants its gradient (which is then one product too), or if

@@ -544,7 +544,7 @@ op! {
     Im2ColBackward0 = fn im2col_batch(self_; kernel_size: Ints, dilation: Ints, padding: Ints, stride: Ints);
     schema "im2col";
     on [private];
-    forward(_out) windows::im2col(self_, column_axes("unfold", &self_.shape[2..], kernel_size, dilation, padding, stride)?);
+    forward(_out) windows::im2col(floats("unfold", [self_])?[0], column_axes("unfold", &self_.shape[2..], kernel_size, dilation, padding, stride)?);
     shows { self_sym_argsize_minus_2: cx.shape(0)[2].attr(), self_sym_argsize_minus_1: cx.shape(0)[3].attr() };
     grad(g, cx) { self_ uses [] => {
         let s = cx.shape(0);
@@ -563,7 +563,7 @@ op! {
         if self_.shape[1] % taps != 0 || self_.shape[2] != count {
             bail!(Runtime, "fold: Expected size of input's dimension 1 to be divisible by the product of kernel_size ({taps}), and its dimension 2 to match the calculated number of sliding blocks ({count}), but got input of shape {:?}", self_.shape);
         }
-        windows::col2im(self_, axes)
+        windows::col2im(floats("fold", [self_])?[0], axes)
     };
     grad(g, cx) { self_ uses [] => im2col_batch(g, kernel_size.clone(), dilation.clone(), padding.clone(), stride.clone()) }
 }

@@ -98,7 +98,6 @@ macro_rules! random {
         on [function];
         schema $schema;
         {
-            let _ = (layout, device, pin_memory);
             let $dtype = dtype.or_else(|| out.as_ref().map(Tensor::dtype));
             let a = draw(&generator, |$g| $array)?;
             leaf(stringify!($name), out, a, requires_grad)
@@ -131,7 +130,6 @@ macro_rules! random_like {
         on [function];
         schema $schema;
         {
-            let _ = (layout, device, pin_memory);
             let like = alike(self_, memory_format);
             let $a = create::empty_like(&like, dtype.unwrap_or(like.dtype))?;
             leaf(stringify!($name), None, draw(&generator, |$g| $array)?, requires_grad)

@@ -45,14 +45,14 @@ pub(super) fn kept_dims(g: &Tensor, dim: &Option<Ints>, keepdim: bool, ndim: usi
 }
 /// `kept_dims`, repeated to the reduced operand's shape.
 pub(super) fn spread(g: &Tensor, dim: &Option<Ints>, keepdim: bool, shape: &Dims) -> Result<Tensor> {
-    expand(&kept_dims(g, dim, keepdim, shape.len())?, Sizes::of(shape), false)
+    expand(&kept_dims(g, dim, keepdim, shape.len())?, Sizes::of(shape))
 }
 op! {
     /// Sum of all elements; integers add up in int64.
     SumBackward0 = fn sum(self_; *, dtype: Option<DType> = None);
     forward(_out) reduce::sum(self_, Axes::All, false, sum_dtype(self_.dtype, *dtype));
     shows { self_sym_sizes: cx.shape(0).attr() };
-    grad(g, cx) { self_ uses [] => expand(g, Sizes::of(&cx.shape(0)), false) }
+    grad(g, cx) { self_ uses [] => expand(g, Sizes::of(&cx.shape(0))) }
 }
 op! {
     /// Sum over the dimensions `dim` (all if None or empty).
@@ -85,7 +85,7 @@ op! {
     shows { self_sym_sizes: cx.shape(0).attr(), self_sym_numel: cx.shape(0).numel().attr() };
     grad(g, cx) { self_ uses [] => {
         let shape = cx.shape(0);
-        div(&expand(g, Sizes::of(&shape), false)?, &number(shape.numel() as f64)?)
+        div(&expand(g, Sizes::of(&shape))?, &number(shape.numel() as f64)?)
     } }
 }
 op! {
@@ -403,8 +403,15 @@ fn spread_of(op: &str, a: &Array, dim: &Option<Ints>, correction: &Option<Scalar
 /// Gradient of the variance: 2 / (n - correction) (x - mean) g.
 fn var_grad(g: &Tensor, x: &Tensor, dim: &Option<Ints>, correction: &Option<Scalar>, keepdim: bool) -> Result<Tensor> {
     let shape = x.shape();
-    let scale = 2.0 / (fold_count(&shape, dim)? as f64 - corrected(correction));
-    let centred = sub(x, &mean_dim(x, dim.clone(), true, None)?, Scalar::Int(1))?;
+    let freedom = fold_count(&shape, dim)? as f64 - corrected(correction);
+    let mean = mean_dim(x, dim.clone(), true, None)?;
+    if freedom <= 0.0 && (dim.is_none() || shape.is_empty()) {
+        // infinity times the distance from the mean: of no use as a function of x
+        let slope = where_(&eq(x, &mean)?, &scalar_like(g, f64::NAN)?, &scalar_like(g, f64::INFINITY)?)?;
+        return mul(&kept_dims(g, dim, keepdim, shape.len())?, &slope);
+    }
+    let scale = 2.0 / freedom;
+    let centred = sub(x, &mean, Scalar::Int(1))?;
     mul(&times(&kept_dims(g, dim, keepdim, shape.len())?, scale)?, &centred)
 }
 /// Gradient of the variance from that of its root.
@@ -557,7 +564,13 @@ function! {
             None => Scalar::Int(2),
             Some(Order::Number(p)) => p,
             Some(Order::Named(n)) if n == "fro" => Scalar::Int(2),
-            Some(Order::Named(n)) if n == "nuc" => bail!(NotImplemented, "norm(): the nuclear norm needs singular values: sum linalg.svdvals(x)"),
+            Some(Order::Named(n)) if n == "nuc" => {
+                if dim.is_some() || self_.ndim() != 2 {
+                    bail!(NotImplemented, "norm(): the nuclear norm is one of matrices: call linalg.matrix_norm(x, 'nuc', dim)");
+                }
+                let s = sum_dim(&linalg_svdvals(self_, None)?, Some(Ints::from_slice(&[-1])), false, None)?;
+                return given_out("norm", out, if keepdim { reshape(&s, Sizes::from_slice(&[1, 1]))? } else { s });
+            }
             Some(Order::Named(n)) => bail!(Runtime, "norm(): unknown order '{n}'; give a number, 'fro' or 'nuc'"),
         };
         given_out("norm", out, vector_norm(self_, p, dim, keepdim, dtype)?)

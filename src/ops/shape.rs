@@ -120,7 +120,7 @@ op! {
 }
 op! {
     /// Dimensions of length 1 (and new leading ones) repeated, without a copy; -1 keeps a length.
-    ExpandBackward0 = fn expand(self_; size: Sizes; *, implicit: bool = false);
+    ExpandBackward0 = fn expand(self_; size: Sizes);
     on [method];
     view;
     forward(_out) {
@@ -155,12 +155,12 @@ function! {
     /// `self.expand(other.size())`.
     fn expand_as(self_, other) -> Tensor;
     on [method];
-    { expand(self_, Sizes::of(&other.shape()), false) }
+    { expand(self_, Sizes::of(&other.shape())) }
 }
 function! {
     /// Alias of `expand` as a free function.
     fn broadcast_to(self_; size: Sizes) -> Tensor;
-    { expand(self_, size, false) }
+    { expand(self_, size) }
 }
 fn swapped(a: &Array, d0: i64, d1: i64) -> Result<Array> {
     let (x, y) = (wrap_dim(d0, a.ndim())?, wrap_dim(d1, a.ndim())?);
@@ -249,7 +249,7 @@ function! {
     fn adjoint(self_) -> Tensor;
     {
         if self_.ndim() == 0 {
-            return alias(self_);
+            return Ok(self_.clone());
         }
         if self_.ndim() < 2 {
             bail!(Runtime, "tensor.mT is only supported on matrices or batches of matrices. Got {}-D tensor.", self_.ndim());
@@ -569,6 +569,54 @@ op_many! {
     shows { self_sym_sizes: sizes_shown(cx.shape(0)) };
     grad(g, cx) { self_ uses [] => joined(g, cx, *dim, &given_parts(split_sizes)) }
 }
+/// Pieces that share the memory and nothing else: not views, each with a version of its own.
+fn loose(pieces: SmallVec<[Array; 4]>) -> SmallVec<[Array; 4]> {
+    pieces.into_iter().map(|a| a.with_counter(0)).collect()
+}
+op_many! {
+    /// As `split`, but the pieces are not views: each may be written in place, where nobody uses `self` any more.
+    UnsafeSplitBackward0 = fn unsafe_split(self_; split_size: i64, dim: i64 = 0) -> [];
+    schema "unsafe_split.Tensor";
+    forward {
+        let n = dim_length("unsafe_split", &self_.shape, *dim)?;
+        if *split_size < 0 || (*split_size == 0 && n != 0) {
+            bail!(Runtime, "unsafe_split expects split_size be non-negative (and positive for a dimension of length {n}), but got split_size={split_size}");
+        }
+        Ok(loose(pieces(self_, *dim, &equal_parts(n, (*split_size).max(1) as usize))?))
+    };
+    shows { self_sym_sizes: sizes_shown(cx.shape(0)) };
+    grad(g, cx) { self_ uses [] => {
+        let n = dim_length("unsafe_split", &cx.shape(0), *dim)?;
+        joined(g, cx, *dim, &equal_parts(n, (*split_size).max(1) as usize))
+    } }
+}
+op_many! {
+    /// As `split_with_sizes`, but the pieces are not views: each may be written in place, where nobody uses `self` any more.
+    UnsafeSplitWithSizesBackward0 = fn unsafe_split_with_sizes(self_; split_sizes: Ints, dim: i64 = 0) -> [];
+    forward {
+        let n = dim_length("unsafe_split_with_sizes", &self_.shape, *dim)?;
+        if split_sizes.iter().any(|&s| s < 0) || split_sizes.iter().sum::<i64>() != n as i64 {
+            bail!(Runtime, "unsafe_split_with_sizes expects split_sizes to sum exactly to {n} (input tensor's size at dimension {dim}), but got split_sizes={:?}", &**split_sizes);
+        }
+        Ok(loose(pieces(self_, *dim, &given_parts(split_sizes))?))
+    };
+    shows { self_sym_sizes: sizes_shown(cx.shape(0)) };
+    grad(g, cx) { self_ uses [] => joined(g, cx, *dim, &given_parts(split_sizes)) }
+}
+function! {
+    /// As `chunk`, but the pieces are not views: each may be written in place, where nobody uses `self` any more.
+    fn unsafe_chunk(self_; chunks: i64, dim: i64 = 0) -> Tensors;
+    {
+        if chunks <= 0 {
+            bail!(Runtime, "unsafe_chunk expects `chunks` to be greater than 0, got: {chunks}");
+        }
+        let n = dim_length("unsafe_chunk", &self_.shape(), dim)? as i64;
+        if n == 0 {
+            return unsafe_split_with_sizes(self_, Ints((0..chunks).map(|_| 0).collect()), dim);
+        }
+        unsafe_split(self_, div_ceil(n, chunks), dim)
+    }
+}
 function! {
     /// Views along `dim`: of `split_size` elements each, or of the given sizes.
     fn split_sizes(self_; split_size: Ints, dim: i64 = 0) -> Tensors;
@@ -677,6 +725,12 @@ op! {
     forward(_out) pointwise::cast_kept(self_, *dtype);
     grad(g, cx) { self_ uses [] => to_dtype(g, cx.dtype(0)) }
 }
+function! {
+    /// In the dtype of another tensor; the tensor itself if it has it already.
+    fn type_as(self_, other) -> Tensor;
+    on [method];
+    { to_dtype(self_, other.dtype()) }
+}
 /// In another dtype; the tensor itself if it has it already.
 pub fn to_dtype(t: &Tensor, dtype: DType) -> Result<Tensor> {
     if t.dtype() == dtype { Ok(t.clone()) } else { to_copy(t, dtype) }
@@ -687,7 +741,6 @@ op! {
     inplace copy_;
     on [method];
     forward(out) {
-        let _ = non_blocking;
         match out.0 {
             Some(to) => { pointwise::copy(to, src)?; Ok(to.view(to.shape, to.strides, to.offset)) }
             None => {

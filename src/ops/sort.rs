@@ -32,7 +32,6 @@ op! {
     /// Where the elements in order along `dim` are.
     ArgsortBackward = fn argsort(self_; dim: i64 = -1, descending: bool = false; *, stable: bool = false);
     forward(_out) {
-        let _ = stable;
         order::argsort(self_, wrap_dim(*dim, self_.ndim())?, *descending)
     };
     grad(g, cx) {}
@@ -43,7 +42,6 @@ op_many! {
     named "topk";
     forward {
         let Ok(k) = usize::try_from(*k) else { bail!(Runtime, "topk(): selected index k out of range: k is {k}") };
-        let _ = sorted;
         along(self_, *dim, |a, d| order::topk(a, k, d, *largest))
     };
     saves [indices];
@@ -70,7 +68,6 @@ function! {
     fn unique(self_; sorted: bool = true, return_inverse: bool = false, return_counts: bool = false, dim: Option<i64> = None) -> Found;
     schema "_unique2";
     {
-        let _ = sorted;
         let a = self_.array();
         let u = match dim {
             Some(d) => order::unique_dim(&a, wrap_dim(d, a.ndim())?)?,
@@ -132,7 +129,6 @@ function! {
     on [function];
     schema "isin.Tensor_Tensor";
     {
-        let _ = assume_unique;
         Ok(Tensor::new(order::isin(&elements.array(), &test_elements.array(), invert)?))
     }
 }

@@ -258,6 +258,13 @@ function! {
     fn square_(self_) -> Tensor;
     { pow_scalar_(self_, Scalar::Int(2)) }
 }
+op! {
+    /// Elementwise sign, as `sign`.
+    SgnBackward0 = fn sgn(self_);
+    inplace sgn_;
+    forward(out) pointwise::run(out, "sgn", &table::Sign {}, [self_]);
+    grad(g, cx) { self_ uses [] => zeros_of(g) }
+}
 function! {
     /// Alias of `abs`.
     fn absolute(self_) -> Tensor;

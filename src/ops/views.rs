@@ -245,7 +245,7 @@ impl Backward for CopySlices {
         self.inner.op.backward(&[Some(part)], &Cx { node: &self.inner, needs: cx.needs, keep: cx.keep }, &mut outs)?;
         if cx.needs(0) {
             let part = match outs[0].take() {
-                Some(p) => expand(&p, size.clone(), false)?,
+                Some(p) => expand(&p, size.clone())?,
                 None => zeros(view.shape, g.dtype())?,
             };
             grads[0] = Some(as_strided_scatter(&g, &part, size, stride, view.offset as i64)?);

@@ -181,6 +181,7 @@ impl PyTensor {
     }
     #[getter]
     fn grad_fn<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.tensor().check_history()?;
         self.tensor().grad_fn().map(|(n, _)| wrap_node(py, &n)).transpose()
     }
     #[getter]
@@ -487,6 +488,47 @@ impl PyTensor {
     #[getter]
     fn name(&self) -> Option<String> {
         None
+    }
+    /// A tensor of this dtype, from sizes or data, as the classes from before dtypes made it.
+    #[pyo3(name = "new", signature = (*args))]
+    fn new_of_dtype<'py>(slf: &Bound<'py, Self>, args: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyAny>> {
+        let py = slf.py();
+        py.import("stowgrad._legacy")?.getattr("_new")?.call1((PyDType::get(py, slf.get().tensor().dtype()), args))
+    }
+    /// Always False: what it said is said by `no_grad`.
+    #[getter]
+    fn volatile(&self) -> bool {
+        false
+    }
+    #[getter]
+    fn grad_dtype<'py>(&self, py: Python<'py>) -> Bound<'py, PyDType> {
+        PyDType::get(py, self.tensor().dtype())
+    }
+    /// A real tensor itself: it is its own conjugate, its own dense form.
+    fn conj(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+    fn resolve_conj(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+    fn resolve_neg(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+    fn to_dense(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+    fn is_conj(&self) -> bool {
+        false
+    }
+    fn is_neg(&self) -> bool {
+        false
+    }
+    #[getter]
+    fn imag(&self) -> PyResult<()> {
+        Err(PyRuntimeError::new_err(format!(
+            "imag is not implemented for tensors with non-complex dtypes, this one is {}",
+            self.tensor().dtype().name()
+        )))
     }
 }
 macro_rules! constants { ($($name:ident)*) => { #[pymethods] impl PyTensor { $(#[getter] fn $name(&self) -> bool { false })* #[getter] fn is_cpu(&self) -> bool { true } } } }

@@ -16,7 +16,6 @@ function! {
     overload to;
     on [method];
     {
-        let _ = (non_blocking, memory_format);
         converted(self_, dtype, copy)
     }
 }
@@ -29,7 +28,6 @@ function! {
     overload to;
     on [method];
     {
-        let _ = (non_blocking, memory_format);
         on_cpu(&device)?;
         converted(self_, dtype.unwrap_or_else(|| self_.dtype()), copy)
     }
@@ -40,7 +38,6 @@ function! {
     overload to;
     on [method];
     {
-        let _ = (non_blocking, memory_format);
         converted(self_, other.dtype(), copy)
     }
 }
@@ -49,7 +46,6 @@ function! {
     fn cpu(self_; *, memory_format: Option<String> = None) -> Tensor;
     on [method];
     {
-        let _ = memory_format;
         Ok(self_.clone())
     }
 }
@@ -58,7 +54,6 @@ function! {
     fn cuda(self_; device: Option<PyDevice> = None, non_blocking: bool = false; *, memory_format: Option<String> = None) -> Tensor;
     on [method];
     {
-        let _ = (non_blocking, memory_format);
         device.unwrap_or(PyDevice { kind: "cuda", index: None }).check()?;
         Ok(self_.clone())
     }
@@ -68,7 +63,6 @@ macro_rules! casts { ($($name:ident $dtype:ident $doc:literal;)*) => { $(functio
     fn $name(self_; *, memory_format: Option<String> = None) -> Tensor;
     on [method];
     {
-        let _ = memory_format;
         converted(self_, DType::$dtype, false)
     }
 })* } }
@@ -92,7 +86,6 @@ mod casts {
         overload bool;
         on [method];
         {
-            let _ = memory_format;
             converted(self_, DType::Bool, false)
         }
     }
@@ -103,7 +96,6 @@ function! {
     overload r#type;
     on [method];
     {
-        let _ = non_blocking;
         Python::attach(|py| {
             let Some(d) = dtype else { return Ok(format!("torch.{}Tensor", self_.dtype().torch_name()).into_py_any(py)?) };
             let d = d.bind(py);

@@ -371,10 +371,6 @@ fn result_type<'py>(tensor1: &Bound<'py, PyAny>, tensor2: &Bound<'py, PyAny>) ->
     };
     Ok(PyDType::get(tensor1.py(), promote([weigh(1, tensor1)?, weigh(2, tensor2)?])))
 }
-/// A `Size` of these lengths.
-pub fn size<'py>(py: Python<'py>, s: &[i64]) -> PyResult<Bound<'py, PyAny>> {
-    super::size::new_size(py, s.len(), |i| s[i])
-}
 pub fn install(m: &Bound<'_, PyModule>) -> PyResult<()> {
     for d in DType::ALL {
         m.add(d.name(), PyDType::get(m.py(), d))?;

@@ -167,6 +167,23 @@ fn _get_sequence_nr() -> u64 {
 fn _get_current_graph_task_keep_graph() -> Option<bool> {
     engine::with_task(|t| t.keep)
 }
+/// The nodes that the running backward call runs, first to last; leaves as their AccumulateGrad nodes.
+#[pyfunction]
+fn _current_graph_task_execution_order(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyAny>>> {
+    let Some(order) = engine::execution_order() else {
+        return Err(PyRuntimeError::new_err("_current_graph_task_execution_order: Expected this to be called during a backward pass"));
+    };
+    order.iter().map(|n| wrap_node(py, n)).collect()
+}
+/// Sets the versions of tensors, which saved values are compared with.
+#[pyfunction]
+fn _unsafe_set_version_counter(tensors: &Bound<'_, PyAny>, versions: &Bound<'_, PyAny>) -> PyResult<()> {
+    for (t, v) in tensors.try_iter()?.zip(versions.try_iter()?) {
+        let (t, v) = (t?, v?.extract::<u64>()?);
+        t.cast::<PyTensor>()?.get().tensor().look(|a| a.counter().store(v, std::sync::atomic::Ordering::Release));
+    }
+    Ok(())
+}
 /// May the reentrant checkpoint run? Only in a backward call that accumulates into every leaf.
 #[pyfunction]
 fn _is_checkpoint_valid() -> bool {
@@ -361,7 +378,13 @@ pub fn install(m: &Bound<'_, PyModule>) -> PyResult<()> {
     add! {
         _engine_run_backward _queue_callback is_grad_enabled _set_grad_enabled is_inference_mode_enabled _set_inference_mode
         _set_anomaly_enabled is_anomaly_enabled is_anomaly_check_nan_enabled _current_graph_task_id _current_autograd_node
-        _will_engine_execute_node _get_sequence_nr _get_current_graph_task_keep_graph _increment_version register_multi_grad_hook _is_checkpoint_valid
+        _current_graph_task_execution_order _will_engine_execute_node _get_sequence_nr _get_current_graph_task_keep_graph _increment_version register_multi_grad_hook _is_checkpoint_valid
     }
+    // Where torch has them.
+    let room = m.getattr("_autograd")?.cast_into::<PyModule>()?;
+    for name in ["_get_current_graph_task_keep_graph", "_is_checkpoint_valid", "SavedTensor"] {
+        room.add(name, m.getattr(name)?)?;
+    }
+    room.add_function(wrap_pyfunction!(_unsafe_set_version_counter, &room)?)?;
     m.add_class::<MultiHandle>()
 }

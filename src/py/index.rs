@@ -232,7 +232,7 @@ fn write(to: &Tensor, v: &Tensor) -> Result<()> {
         ops::fill_tensor_(to, v)?;
         return Ok(());
     }
-    let v = if shape == from { v.clone() } else { ops::expand(&ops::view(v, without_leading_ones(from))?, Sizes::of(&shape), false)? };
+    let v = if shape == from { v.clone() } else { ops::expand(&ops::view(v, without_leading_ones(from))?, Sizes::of(&shape))? };
     ops::copy_(to, &v, false)?;
     Ok(())
 }

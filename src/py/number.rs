@@ -141,7 +141,10 @@ impl PyTensor {
         in_place(ops::floor_divide_, "floor_divide_", slf, o)
     }
     fn __mod__<'py>(slf: &Bound<'py, Self>, o: &Any<'py>) -> PyResult<Any<'py>> {
-        binary(ops::remainder, "remainder", slf, o)
+        match (plain_tensor(slf.as_any().as_borrowed()), exact_number(o.as_borrowed())) {
+            (Some(x), Some(n)) => Ok(wrap(slf.py(), ops::remainder_scalar(x, n)?)?.into_any()),
+            _ => binary(ops::remainder, "remainder", slf, o),
+        }
     }
     fn __rmod__<'py>(slf: &Bound<'py, Self>, o: &Any<'py>) -> PyResult<Any<'py>> {
         reflected(ops::remainder, "remainder", slf, o)

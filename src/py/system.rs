@@ -84,6 +84,7 @@ fn _registry(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyDict>>> {
             d.set_item("schema", e.info.map(|i| i.schema))?;
             d.set_item("saves", e.info.map(|i| i.saves.iter().map(|(n, _)| *n).collect::<Vec<_>>()))?;
             d.set_item("view", e.info.is_some_and(|i| i.view))?;
+            d.set_item("differentiable", e.info.is_some_and(|i| i.every || i.uses.inputs != 0))?;
             d.set_item("doc", e.doc.lines().map(str::trim).collect::<Vec<_>>().join("\n"))?;
             d.set_item("function", e.on.function)?;
             d.set_item("method", e.is_method())?;

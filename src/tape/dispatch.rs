@@ -145,7 +145,7 @@ fn fresh(
     let lent = Lent::of(inputs);
     let arrays = lent.refs();
     let pack = mode::pack();
-    let ins = edges(inputs, graded);
+    let ins = edges(inputs, graded)?;
     if mode::now().reading() {
         note_reads(info, &arrays, None);
     }
@@ -206,7 +206,7 @@ fn in_place(
     let lent = Lent::of(inputs);
     let arrays = lent.refs();
     let pack = mode::pack();
-    let ins = edges(inputs, graded);
+    let ins = edges(inputs, graded)?;
     if mode::now().reading() {
         note_reads(info, &arrays, Some(0));
     }

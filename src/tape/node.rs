@@ -30,7 +30,7 @@ pub struct Info {
     /// Bit i: output i has no derivative.
     pub nondiff: u32,
     pub saves: &'static [(&'static str, Source)],
-    /// The order in which slots are packed: torch's (inputs by name, then outputs).
+    /// The order in which slots are packed: torch's (inputs by name, then outputs by name).
     pub order: &'static [u8],
     pub uses: Uses,
     /// The inputs are a list, each of which has a derivative that reads no slot (`cat`).
@@ -83,7 +83,7 @@ pub enum Source {
     Input(u8),
     Output(u8),
 }
-/// Slots in torch's order: inputs by name, then outputs by number.
+/// Slots in torch's order: inputs by name, then outputs by name.
 pub const fn pack_order<const N: usize>(saves: &[(&'static str, Source)]) -> [u8; N] {
     let mut order = [0u8; N];
     let mut i = 0;
@@ -104,8 +104,7 @@ const fn before(a: &(&str, Source), b: &(&str, Source)) -> bool {
     match (a.1, b.1) {
         (Source::Input(_), Source::Output(_)) => true,
         (Source::Output(_), Source::Input(_)) => false,
-        (Source::Output(x), Source::Output(y)) => x < y,
-        (Source::Input(_), Source::Input(_)) => {
+        _ => {
             let (x, y) = (a.0.as_bytes(), b.0.as_bytes());
             let mut i = 0;
             while i < x.len() && i < y.len() {

@@ -12,7 +12,7 @@ use super::{dispatch, mode};
 use crate::array::Array;
 use crate::error::{Error, Result, bail};
 use crate::kernels::{Out, pointwise};
-use crate::layout::Geometry;
+use crate::layout::{Geometry, is_dense};
 use smallvec::{SmallVec, smallvec};
 use std::cell::Cell;
 use std::sync::Arc;
@@ -139,11 +139,11 @@ pub fn record(how: How<'_>, info: &'static Info, inputs: Operands<'_>, forward: 
             if now.reading() {
                 note_reads(info, &lent.refs(), None);
             }
-            recorded(info, inputs, &lent.refs(), edges(inputs, graded), line_of(info), graded, mode::pack().as_ref(), forward, op)
+            recorded(info, inputs, &lent.refs(), edges(inputs, graded)?, line_of(info), graded, mode::pack().as_ref(), forward, op)
         }
         How::Fresh => {
             // Made before the arrays are lent: a view may have to find its history, and to look at the running line may run a collection.
-            let before = Cell::new((edges(inputs, graded), line_of(info)));
+            let before = Cell::new((edges(inputs, graded)?, line_of(info)));
             lend(inputs, |x| {
                 let (ins, line) = before.take();
                 recorded(info, inputs, x, ins, line, graded, None, forward, op)
@@ -215,15 +215,18 @@ fn finish(info: &'static Info, inputs: Operands<'_>, x: Arrays<'_>, out: Array, 
 }
 /// The edges along which the gradients will go.
 #[inline]
-pub(super) fn edges(inputs: Operands<'_>, graded: u64) -> Inputs {
+pub(super) fn edges(inputs: Operands<'_>, graded: u64) -> Result<Inputs> {
     let mut ins = Inputs::new();
     for (i, t) in inputs.iter().enumerate() {
         ins.push(Input::along(match t {
-            Some(t) if graded >> i.min(63) & 1 != 0 && (i < 63 || t.requires_grad()) => t.edge(),
+            Some(t) if graded >> i.min(63) & 1 != 0 && (i < 63 || t.requires_grad()) => {
+                t.check_history()?;
+                t.edge()
+            }
             _ => Edge::None,
         }));
     }
-    ins
+    Ok(ins)
 }
 /// The inputs that formulas read, kept in their slots: without a policy their order is nobody's affair.
 #[inline]
@@ -400,6 +403,28 @@ fn settle(op: &'static str, to: &Array, value: &Array) -> Result<()> {
     }
     pointwise::copy(to, value)
 }
+/// Refuses operands that overlap the target other than by being it: what one element reads another may have written. As torch, it looks at
+/// dense layouts alone.
+fn check_apart(op: &'static str, to: &Array, operands: Arrays<'_>) -> Result<()> {
+    for a in operands.iter().flatten() {
+        if !a.shares(to) || a.numel() == 0 || to.numel() == 0 || a.same_elements(to) {
+            continue;
+        }
+        let (x, y) = (a.byte_span(), to.byte_span());
+        let dense = is_dense(&a.shape, &a.strides) && is_dense(&to.shape, &to.strides);
+        if dense && x.0 < y.1 && y.0 < x.1 && (x != y || a.strides != to.strides) {
+            bail!(
+                Runtime,
+                "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single memory location ({op}(): shape {:?}, strides {:?} is read, shape {:?}, strides {:?} is written). Please clone() the tensor before performing the operation.",
+                a.shape,
+                a.strides,
+                to.shape,
+                to.strides
+            );
+        }
+    }
+    Ok(())
+}
 #[cold]
 fn into(graded: bool, out: &Tensor, info: &'static Info, inputs: Operands<'_>, forward: Forward<'_>) -> Result<Tensor> {
     if graded || (mode::grad_enabled() && out.requires_grad()) {
@@ -407,6 +432,7 @@ fn into(graded: bool, out: &Tensor, info: &'static Info, inputs: Operands<'_>, f
     }
     let lent = Lent::of(inputs);
     let to = out.array();
+    check_apart(info.op, &to, &lent.refs())?;
     before_write(&to, info.op)?;
     // A kernel may compute straight into `out` only if nothing it reads lies there.
     let apart = lent.0.iter().flatten().all(|a| !a.shares(&to) || a.same_elements(&to));
@@ -463,6 +489,7 @@ fn in_place(graded: u64, info: &'static Info, inputs: Operands<'_>, forward: For
     let lent = Lent::of(inputs);
     let arrays = lent.refs();
     let to = arrays[0].expect("an in-place op has a target");
+    check_apart(info.op, to, &arrays[1..])?;
     if graded == 0 {
         before_write(to, info.op)?;
         let value = forward(&arrays, Out(Some(to)))?;
@@ -471,7 +498,7 @@ fn in_place(graded: u64, info: &'static Info, inputs: Operands<'_>, forward: For
         return Ok(target.clone());
     }
     let pack = mode::pack();
-    let ins = edges(inputs, graded);
+    let ins = edges(inputs, graded)?;
     if mode::now().reading() {
         note_reads(info, &arrays, Some(0));
     }
@@ -546,7 +573,7 @@ pub fn record_many(info: &'static Info, inputs: Operands<'_>, forward: Forwards<
         return Ok(outs.into_iter().take(n).map(|a| view(a, Edge::None)).collect());
     }
     let pack = mode::pack();
-    let ins = edges(inputs, graded);
+    let ins = edges(inputs, graded)?;
     if mode::now().reading() {
         note_reads(info, &arrays, None);
     }

@@ -1,6 +1,6 @@
 //! The backward calls that run on this thread: who they are, what they will run, and who must be told when they end. `engine` runs them;
 //! policies and hooks ask here.
-use super::node::Node;
+use super::node::{Edge, Node};
 use crate::error::{Result, err};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::any::Any;
@@ -16,6 +16,8 @@ pub struct Task {
     pub node: Option<Arc<Node>>,
     /// Addresses of what this call will run (None: everything in `graph`).
     pub needed: Option<Rc<FxHashSet<usize>>>,
+    /// Where it started.
+    pub roots: Rc<Vec<Edge>>,
     /// Addresses of what is reachable.
     pub graph: Rc<FxHashMap<usize, u32>>,
     pub callbacks: Vec<Box<dyn FnOnce() -> Result<()>>>,

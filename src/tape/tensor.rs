@@ -390,6 +390,32 @@ impl Tensor {
             self.set_edge(edge);
         }
     }
+    /// Refuses a view of which nobody can tell the history: made under no_grad, or one of several, and its base was written since, and
+    /// recorded it.
+    #[inline]
+    pub fn check_history(&self) -> Result<()> {
+        if self.flags() & VIEW == 0 { Ok(()) } else { self.check_view_history() }
+    }
+    #[cold]
+    fn check_view_history(&self) -> Result<()> {
+        let version = self.version();
+        let (base, kind) = match &self.state().view {
+            Some(v) if v.version != version && v.kind != ViewKind::Plain => (v.base.clone(), v.kind),
+            _ => return Ok(()),
+        };
+        if base.tensor().is_leaf() {
+            return Ok(());
+        }
+        let made = match kind {
+            ViewKind::NoGrad => "A view was created in no_grad mode",
+            ViewKind::OneOfMany => "This view is the output of a function that returns multiple views",
+            _ => "This view was created inside a custom Function",
+        };
+        bail!(
+            Runtime,
+            "{made} and its base or another view of its base has been modified inplace with grad mode enabled. Its history is ambiguous: make the view anew after the modification, or clone() it before"
+        )
+    }
     pub fn is_view(&self) -> bool {
         self.flags() & VIEW != 0
     }

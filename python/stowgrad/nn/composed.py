@@ -52,9 +52,7 @@ def constant_pad_nd(input: Tensor, pad: Sequence[int], value: float = 0) -> Tens
         dim, left, right = input.dim() - 1 - i, pad[2 * i], pad[2 * i + 1]
         size = input.size(dim)
         if left + size + right < 0:
-            raise RuntimeError(
-                f"The input size {size}, plus negative padding {left} and {right}, resulted in a negative output size"
-            )
+            raise RuntimeError(f"The input size {size}, plus negative padding {left} and {right}, resulted in a negative output size")
         shape[dim] = left + size + right
         source[dim] = slice(max(-left, 0), size - max(-right, 0))
         target[dim] = slice(max(left, 0), shape[dim] - max(right, 0))
@@ -104,9 +102,7 @@ replication_pad2d = replication_pad3d = replication_pad1d
 # ---- windows ----
 
 
-def _windows(
-    x: Tensor, outs: Sequence[int], kernel: Sequence[int], stride: Sequence[int], gap: Sequence[int]
-) -> Tensor:
+def _windows(x: Tensor, outs: Sequence[int], kernel: Sequence[int], stride: Sequence[int], gap: Sequence[int]) -> Tensor:
     """Every window of the last dimensions as a view: (*, *outs, *kernel)."""
     n = len(kernel)
     x = x.contiguous()
@@ -216,9 +212,7 @@ def avg_pool2d(
     divisor_override: int | None = None,
 ) -> Tensor:
     """Means of windows of the last two dimensions."""
-    return _avg_pool(
-        "avg_pool2d", 2, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
-    )
+    return _avg_pool("avg_pool2d", 2, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
 
 
 def avg_pool3d(
@@ -231,9 +225,7 @@ def avg_pool3d(
     divisor_override: int | None = None,
 ) -> Tensor:
     """Means of windows of the last three dimensions."""
-    return _avg_pool(
-        "avg_pool3d", 3, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
-    )
+    return _avg_pool("avg_pool3d", 3, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
 
 
 def _bounds(size: int, out: int) -> list[tuple[int, int]]:
@@ -298,9 +290,7 @@ def max_unpool2d(input: Tensor, indices: Tensor, output_size: Sequence[int]) -> 
     return _max_unpool(input, indices, _sizes(output_size, 2))
 
 
-def max_unpool3d(
-    input: Tensor, indices: Tensor, output_size: Sequence[int], stride: Any = 1, padding: Any = 0
-) -> Tensor:
+def max_unpool3d(input: Tensor, indices: Tensor, output_size: Sequence[int], stride: Any = 1, padding: Any = 0) -> Tensor:
     """Puts values back where they were found in the volume, zeros elsewhere."""
     return _max_unpool(input, indices, _sizes(output_size, 3))
 
@@ -325,9 +315,7 @@ def col2im(input: Tensor, output_size: Any, kernel_size: Any, dilation: Any, pad
         return col2im(input.unsqueeze(0), size, kernel, gap, edge, step).squeeze(0)
     outs = [_pooled_size(*numbers, False) for numbers in zip(size, kernel, step, edge, gap, strict=True)]
     if input.size(1) % math.prod(kernel) or input.size(2) != math.prod(outs):
-        raise RuntimeError(
-            f"fold: columns of shape {list(input.shape)} are not {math.prod(outs)} windows of {kernel} in {list(size)}"
-        )
+        raise RuntimeError(f"fold: columns of shape {list(input.shape)} are not {math.prod(outs)} windows of {kernel} in {list(size)}")
     padded = [s + 2 * p for s, p in zip(size, edge, strict=True)]
     plane = _C.arange(padded[0] * padded[1], device=input.device).view(padded)
     where = _windows(plane, outs, kernel, step, gap).permute(2, 3, 0, 1).flatten()
@@ -425,14 +413,10 @@ def _conv_transpose(
         options = (stride, padding, output_padding, groups, dilation)
         return _conv_transpose(n, input.unsqueeze(0), weight, bias, *options).squeeze(0)
     if input.dim() != n + 2 or weight.dim() != n + 2 or input.size(1) != weight.size(0):
-        raise RuntimeError(
-            f"conv_transpose{n}d: weight of size {list(weight.shape)} does not fit input of size {list(input.shape)}"
-        )
+        raise RuntimeError(f"conv_transpose{n}d: weight of size {list(weight.shape)} does not fit input of size {list(input.shape)}")
     step, edge, more, gap = (_sizes(s, n) for s in (stride, padding, output_padding, dilation))
     if any(m >= max(s, g) for m, s, g in zip(more, step, gap, strict=True)):
-        raise RuntimeError(
-            f"output padding must be smaller than either stride or dilation, but got {more}, {step} and {gap}"
-        )
+        raise RuntimeError(f"output padding must be smaller than either stride or dilation, but got {more}, {step} and {gap}")
     sizes = [(size - 1) * s + 1 for size, s in zip(input.shape[2:], step, strict=True)]
     if any(s != 1 for s in step):
         spread = input.new_zeros((*input.shape[:2], *sizes))
@@ -528,9 +512,7 @@ upsample_nearest2d = upsample_nearest3d = upsample_nearest1d
 _upsample_nearest_exact2d = _upsample_nearest_exact3d = _upsample_nearest_exact1d
 
 
-def _blended(
-    input: Tensor, output_size: Any, align_corners: bool, factors: Any, taps: Callable[[float, int], list]
-) -> Tensor:
+def _blended(input: Tensor, output_size: Any, align_corners: bool, factors: Any, taps: Callable[[float, int], list]) -> Tensor:
     """Each new element as a sum of old ones: `taps(place, size)` gives (index, weight) pairs."""
     for dim, old, new, factor in _resized(input, output_size, factors):
         if align_corners:
@@ -610,8 +592,7 @@ def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
     r = downscale_factor
     if input.dim() < 3 or r <= 0 or input.size(-2) % r or input.size(-1) % r:
         raise RuntimeError(
-            "pixel_unshuffle expects height and width to be divisible by downscale_factor, but got "
-            f"{list(input.shape)} and {r}"
+            f"pixel_unshuffle expects height and width to be divisible by downscale_factor, but got {list(input.shape)} and {r}"
         )
     *lead, channels, height, width = input.shape
     n = len(lead)
@@ -623,9 +604,7 @@ def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
 def channel_shuffle(input: Tensor, groups: int) -> Tensor:
     """Takes one channel of each of `groups` in turn. RuntimeError when the groups do not divide the channels."""
     if input.dim() < 3 or groups <= 0 or input.size(1) % groups:
-        raise RuntimeError(
-            f"Number of channels must be divisible by groups: input {list(input.shape)}, groups {groups}"
-        )
+        raise RuntimeError(f"Number of channels must be divisible by groups: input {list(input.shape)}, groups {groups}")
     split = input.reshape(input.size(0), groups, input.size(1) // groups, *input.shape[2:])
     return split.transpose(1, 2).reshape(input.shape)
 
@@ -688,8 +667,7 @@ def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None
     """x1 @ weight[k] @ x2 + bias[k] for every output k. RuntimeError when the shapes do not fit."""
     if input1.shape[:-1] != input2.shape[:-1] or (input1.size(-1), input2.size(-1)) != tuple(weight.shape[1:]):
         raise RuntimeError(
-            f"bilinear(): inputs of shapes {list(input1.shape)} and {list(input2.shape)} do not fit a weight of shape "
-            f"{list(weight.shape)}"
+            f"bilinear(): inputs of shapes {list(input1.shape)} and {list(input2.shape)} do not fit a weight of shape {list(weight.shape)}"
         )
     left = _C.matmul(input1.unsqueeze(-2).unsqueeze(-2), weight).squeeze(-2)
     out = (left * input2.unsqueeze(-2)).sum(-1)
@@ -838,3 +816,225 @@ def embedding_bag(
     if mode == 1:
         out = out / sizes.clamp_min(1).to(out.dtype).unsqueeze(1)
     return out, bags, sizes, sizes
+
+
+# ---- sequences ----
+
+
+def conv_tbc(input: Tensor, weight: Tensor, bias: Tensor, pad: int = 0) -> Tensor:
+    """A convolution of (time, batch, channels) with (kernel, channels, outputs): (time', batch, outputs)."""
+    if input.dim() != 3 or weight.dim() != 3 or bias.dim() != 1:
+        raise RuntimeError(
+            f"conv_tbc: input and weight must have 3 dimensions and bias 1, but they have {input.dim()}, {weight.dim()} and {bias.dim()}"
+        )
+    return _C.conv1d(input.permute(1, 2, 0), weight.permute(2, 1, 0), bias, padding=pad).permute(2, 0, 1)
+
+
+_NEVER = -1e30  # the logarithm of no chance at all: finite, so that its gradient is 0 and not NaN
+
+
+def ctc_loss(
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Any,
+    target_lengths: Any,
+    blank: int = 0,
+    reduction: int = 1,
+    zero_infinity: bool = False,
+) -> Tensor:
+    """Minus the log-probability of the targets under all alignments, by the forward recursion of Graves et al. 2006.
+
+    log_probs (T, N, C) or (T, C); targets (N, S), or all of them one after the other. RuntimeError for lengths that do
+    not fit.
+    """
+    flat = log_probs.dim() == 2
+    if flat:
+        log_probs = log_probs.unsqueeze(1)
+    steps, batch, classes = log_probs.shape
+    ins = [int(n) for n in (input_lengths.reshape(-1).tolist() if isinstance(input_lengths, Tensor) else input_lengths)]
+    outs = [int(n) for n in (target_lengths.reshape(-1).tolist() if isinstance(target_lengths, Tensor) else target_lengths)]
+    if len(ins) != batch or len(outs) != batch:
+        raise RuntimeError(f"input_lengths and target_lengths must be of size {batch}, not {len(ins)} and {len(outs)}")
+    if any(n > steps for n in ins):
+        raise RuntimeError(f"Expected input_lengths to have value at most {steps}, but got value {max(ins)}")
+    if not 0 <= blank < classes:
+        raise RuntimeError(f"blank must be in label range: {blank} is not below {classes}")
+    if targets.dim() == 2:
+        if targets.size(0) != batch or any(n > targets.size(1) for n in outs):
+            raise RuntimeError(f"Expected targets to hold {batch} rows of at least {max(outs)}; got {tuple(targets.shape)}")
+        labels = [targets[i, :n].tolist() for i, n in enumerate(outs)]
+    else:
+        if targets.numel() != sum(outs):
+            raise RuntimeError(f"Expected {sum(outs)} targets, the sum of target_lengths, but got {targets.numel()}")
+        ends = [sum(outs[: i + 1]) for i in range(batch)]
+        labels = [targets[e - n : e].tolist() for e, n in zip(ends, outs, strict=True)]
+    width = 2 * max(outs, default=0) + 1
+    spelled = [([blank, *(w for c in row for w in (int(c), blank))] + [blank] * width)[:width] for row in labels]
+    # From two places before, one may come only to a label that differs from the last one.
+    skips = [[s > 1 and row[s] != blank and row[s] != row[s - 2] for s in range(width)] for row in spelled]
+    at = _C.tensor(spelled, dtype=_C.int64)
+    skip = _C.tensor(skips, dtype=_C.bool)
+    each = log_probs.gather(2, at.unsqueeze(0).expand(steps, batch, width))
+    never = each.new_full((batch, 1), _NEVER)
+    alpha = _C.cat([each[0, :, :2], each.new_full((batch, max(width - 2, 0)), _NEVER)], 1)[:, :width]
+    lattice = [alpha]
+    for t in range(1, steps):
+        one = _C.cat([never, alpha[:, :-1]], 1)
+        two = _C.where(skip, _C.cat([never, never, alpha[:, :-2]], 1)[:, :width], _NEVER)
+        alpha = _C.stack([alpha, one, two]).logsumexp(0).clamp_min(_NEVER) + each[t]
+        lattice.append(alpha)
+    losses = []
+    for i, (t, n) in enumerate(zip(ins, outs, strict=True)):
+        if t == 0:
+            losses.append(each.new_zeros(()) if n == 0 else each.new_full((), -_NEVER))
+            continue
+        last = lattice[t - 1][i, max(2 * n - 1, 0) : 2 * n + 1]
+        losses.append(-last.logsumexp(0))
+    loss = _C.stack(losses)
+    impossible = loss > -_NEVER / 2
+    loss = loss.masked_fill(impossible, 0.0 if zero_infinity else math.inf)
+    if reduction == 1:
+        return (loss / _C.tensor([max(n, 1) for n in outs], dtype=loss.dtype)).mean()
+    return loss.sum() if reduction == 2 else loss.squeeze(0) if flat else loss
+
+
+# ---- places named by numbers ----
+
+
+def _reflected(x: Tensor, low: float, high: float) -> Tensor:
+    """Places mirrored at the edges until they lie within [low, high]."""
+    if high == low:
+        return x * 0
+    span = high - low
+    away = (x - low).abs()
+    turns = _C.floor(away / span).detach()
+    rest = away - turns * span
+    return _C.where(turns % 2 == 0, rest + low, span - rest + low)
+
+
+def _placed(x: Tensor, size: int, padding: int, corners: bool) -> Tensor:
+    """Places beyond the edges, as the padding has them."""
+    if padding == 2:
+        x = _reflected(x, 0.0, size - 1.0) if corners else _reflected(x, -0.5, size - 0.5)
+    return x.clamp(0, size - 1) if padding else x
+
+
+def _read(input: Tensor, places: list[Tensor]) -> Tensor:
+    """The elements at whole places (one tensor a dimension), 0 outside: (N, C, *places)."""
+    sizes, index, inside = input.shape[2:], 0, None
+    for x, size in zip(places, sizes, strict=True):
+        x = x.detach()
+        here = (x >= 0) & (x <= size - 1)
+        inside = here if inside is None else inside & here
+        index = index * size + x.clamp(0, size - 1).to(_C.int64)
+    batch, channels = input.shape[:2]
+    picked = input.reshape(batch, channels, -1).gather(2, index.reshape(batch, 1, -1).expand(batch, channels, -1))
+    return picked.reshape((batch, channels, *index.shape[1:])).masked_fill(~inside.unsqueeze(1), 0)
+
+
+def grid_sampler(input: Tensor, grid: Tensor, mode: int, padding: int, align_corners: bool) -> Tensor:
+    """The input at the places that the grid names: mode 0 linear, 1 nearest, 2 cubic; padding 0 zeros, 1 edge, 2 mirror.
+
+    RuntimeError for shapes that do not belong together, and for mode 2 in three dimensions.
+    """
+    n = input.dim() - 2
+    if n not in (2, 3) or grid.dim() != n + 2:
+        raise RuntimeError(
+            "grid_sampler(): expected 4D or 5D input and grid with same number of dimensions, but got input with sizes "
+            f"{list(input.shape)} and grid with sizes {list(grid.shape)}"
+        )
+    if input.size(0) != grid.size(0) or grid.size(-1) != n:
+        raise RuntimeError(
+            f"grid_sampler(): expected grid of batch size {input.size(0)} and size {n} in last dimension, but got {list(grid.shape)}"
+        )
+    if 0 in input.shape[2:]:
+        raise RuntimeError(f"grid_sampler(): expected input to have non-empty spatial dimensions, got {list(input.shape)}")
+    if mode == 2 and n == 3:
+        raise RuntimeError("grid_sampler(): bicubic interpolation only supports 4D input")
+    sizes = list(input.shape[2:])
+    places = []
+    for d, size in enumerate(sizes):
+        x = grid[..., n - 1 - d]  # x, the last dimension, comes first
+        places.append((x + 1) / 2 * (size - 1) if align_corners else ((x + 1) * size - 1) / 2)
+    if mode == 2:
+        return _cubic_sample(input, places, sizes, padding, align_corners)
+    places = [_placed(x, size, padding, align_corners) for x, size in zip(places, sizes, strict=True)]
+    if mode == 1:
+        whole = [x.round() for x in places]
+        # The grid decides what is read, with a derivative of 0.
+        return _read(input, whole) + sum(x - x.detach() for x in whole).unsqueeze(1)
+    low = [x.floor().detach() for x in places]
+    out = None
+    for corner in range(2**n):
+        weight, at = None, []
+        for d in range(n):
+            up = corner >> d & 1
+            part = places[d] - low[d]
+            part = part if up else 1 - part
+            weight = part if weight is None else weight * part
+            at.append(low[d] + up)
+        term = _read(input, at) * weight.unsqueeze(1)
+        out = term if out is None else out + term
+    return out
+
+
+def _cubic_sample(input: Tensor, places: list[Tensor], sizes: list[int], padding: int, corners: bool) -> Tensor:
+    """Keys' cubic convolution with a = -0.75, over 4 by 4 neighbours."""
+    low = [x.floor().detach() for x in places]
+
+    def weights(t: Tensor) -> list[Tensor]:
+        a = -0.75
+        far = [((a * x - 5 * a) * x + 8 * a) * x - 4 * a for x in (t + 1, 2 - t)]
+        near = [((a + 2) * x - (a + 3)) * x * x + 1 for x in (t, 1 - t)]
+        return [far[0], near[0], near[1], far[1]]
+
+    rows, columns = (weights(x - f) for x, f in zip(places, low, strict=True))
+    out = None
+    for i in range(4):
+        for j in range(4):
+            at = [_placed(low[0] + (i - 1), sizes[0], padding, corners), _placed(low[1] + (j - 1), sizes[1], padding, corners)]
+            term = _read(input, at) * (rows[i] * columns[j]).unsqueeze(1)
+            out = term if out is None else out + term
+    return out
+
+
+def _fractional_max_pool(input: Tensor, kernel: Sequence[int], output: Sequence[int], samples: Tensor) -> tuple[Tensor, Tensor]:
+    n = len(kernel)
+    flat = input.dim() == n + 1
+    x = input.unsqueeze(0) if flat else input
+    sizes = list(x.shape[2:])
+    index = None
+    for d in range(n):
+        size, k, out = sizes[d], kernel[d], output[d]
+        if out < 1 or out + k - 1 > size:
+            raise RuntimeError(f"fractional_max_pool{n}d(): pool of {k} and {out} outputs do not fit dimension {d} of size {size}")
+        # torch gives 2-d pools their samples x first, 3-d pools in order
+        sample = samples[..., n - 1 - d if n == 2 else d].detach().unsqueeze(-1)
+        starts = (_C.arange(out - 1, dtype=sample.dtype) + sample) * ((size - k) / (out - 1) if out > 1 else 0.0)
+        starts = starts.to(_C.int64) - (sample * ((size - k) / (out - 1) if out > 1 else 0.0)).to(_C.int64)
+        starts = _C.cat([starts, starts.new_full((*starts.shape[:-1], 1), size - k)], -1)
+        rows = starts.unsqueeze(-1) + _C.arange(k)  # (N, C, out, k)
+        if index is None:
+            index = rows
+        else:
+            index = index.reshape((*index.shape[:2], *index.shape[2:], 1, 1)) * size + rows.reshape(
+                (*rows.shape[:2], *[1] * (index.dim() - 2), out, k)
+            )
+    # outputs before the places in their windows
+    order = [0, 1, *[2 + 2 * d for d in range(n)], *[3 + 2 * d for d in range(n)]]
+    index = index.permute(order).expand((x.size(0), x.size(1), *index.permute(order).shape[2:]))
+    index = index.flatten(2 + n)
+    picked = x.flatten(2).gather(2, index.flatten(2)).reshape(index.shape)
+    values, which = picked.max(-1)
+    places = index.gather(-1, which.unsqueeze(-1)).squeeze(-1)
+    return (values.squeeze(0), places.squeeze(0)) if flat else (values, places)
+
+
+def fractional_max_pool2d(input: Tensor, kernel_size: Any, output_size: Any, samples: Tensor) -> tuple[Tensor, Tensor]:
+    """Maxima of windows whose places the samples shift, and their places in the plane."""
+    return _fractional_max_pool(input, _sizes(kernel_size, 2), _sizes(output_size, 2), samples)
+
+
+def fractional_max_pool3d(input: Tensor, kernel_size: Any, output_size: Any, samples: Tensor) -> tuple[Tensor, Tensor]:
+    """Maxima of windows whose places the samples shift, and their places in the volume."""
+    return _fractional_max_pool(input, _sizes(kernel_size, 3), _sizes(output_size, 3), samples)

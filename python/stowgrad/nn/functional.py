@@ -573,6 +573,8 @@ def rms_norm(
             f"Expected weight to be of same shape as normalized_shape, but got weight of shape {list(weight.shape)} "
             f"and normalized_shape={list(shape)}"
         )
+    if not input.is_floating_point():
+        raise NotImplementedError(f"rms_norm: input is {input.dtype}, and must be of a floating point dtype")
     wide = input.float() if input.dtype in _WIDER else input
     if eps is None:
         eps = _C.finfo(wide.dtype).eps
@@ -752,6 +754,8 @@ def kl_div(
             "'batchmean' divides only by the batch size, and aligns with the KL div math definition.",
             stacklevel=2,
         )
+    if not input.is_floating_point():
+        raise RuntimeError(f"kl_div: Integral inputs not supported: input is {input.dtype}")
     loss = _C.exp(target) * (target - input) if log_target else _C.xlogy(target, target) - target * input
     if reduction == "batchmean":
         total = _C.sum(loss)

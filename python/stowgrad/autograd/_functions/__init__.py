@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from stowgrad.autograd._functions import native
 from stowgrad.autograd.function import Function
 
-__all__ = ["Resize"]
+__all__ = ["Resize", "native"]
 
 
 class Resize(Function):
