@@ -24,7 +24,7 @@ def test_one_of_several_views_may_be_written_where_nothing_is_recorded():
     first.mul_(2)
     assert x.tolist() == [2.0, 1.0, 1.0]
     with pytest.raises(RuntimeError, match="returns multiple views"):
-        first.mul_(leaf())
+        first.mul_(leaf(1))
     with pytest.raises(RuntimeError, match="returns multiple views"):
         (leaf(3) * 2).unbind()[0].mul_(2)
 
@@ -35,7 +35,7 @@ def test_a_view_made_without_grad_is_no_target_with_it():
         view = x[:2]
     view.mul_(2)
     with pytest.raises(RuntimeError, match="no_grad mode"):
-        view.mul_(leaf())
+        view.mul_(leaf(1))
     assert x.tolist() == [2.0, 2.0, 1.0]
 
 
