@@ -34,7 +34,7 @@ def native_examples():
 def main() -> int:
     tried = failed = 0
     runner = doctest.DocTestRunner(optionflags=FLAGS)
-    for module in modules():
+    for module in list(modules()):  # all loaded first: a module that loads another when asked would change while it is searched
         for test in doctest.DocTestFinder(exclude_empty=True).find(module):
             runner.run(test)
     for test in native_examples():
