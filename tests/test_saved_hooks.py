@@ -5,7 +5,6 @@ import threading
 import weakref
 
 import pytest
-
 import stowgrad as torch
 from stowgrad.autograd.graph import disable_saved_tensors_hooks, save_on_cpu, saved_tensors_hooks
 
