@@ -294,6 +294,13 @@ impl Fresh {
     pub fn new(shape: Dims, dtype: DType) -> Result<Fresh> {
         Ok(Fresh(Array::empty(shape, dtype)?))
     }
+    /// In the shape and dtype of a row-major array.
+    #[inline]
+    pub fn like(a: &Array) -> Result<Fresh> {
+        // where a length is 1 its stride may be anything
+        let strides = if a.shape.contains(&1) { a.shape.strides() } else { a.strides };
+        Ok(Fresh(Array::made(a.numel(), a.shape, strides, a.dtype)?))
+    }
     #[inline]
     pub fn slice_mut<T: Element>(&mut self) -> &mut [T] {
         // SAFETY: the storage was made by `new` and never shared; `&mut self` makes the borrow exclusive.

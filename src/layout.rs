@@ -108,12 +108,14 @@ impl Dims {
     pub fn strides(&self) -> Dims {
         match self {
             Dims::Short { len, d } => {
-                let n = *len as usize & 7;
-                let (mut s, mut step) = ([0; 4], 1);
-                for i in (0..n).rev() {
-                    s[i] = step;
-                    step *= d[i].max(1);
-                }
+                let m = d.map(|n| n.max(1)); // written as values: a loop that fills a list stores it piece by piece, and who copies it waits
+                let s = match len {
+                    0 => [0; 4],
+                    1 => [1, 0, 0, 0],
+                    2 => [m[1], 1, 0, 0],
+                    3 => [m[1] * m[2], m[2], 1, 0],
+                    _ => [m[1] * m[2] * m[3], m[2] * m[3], m[3], 1],
+                };
                 Dims::Short { len: *len, d: s }
             }
             Dims::Long(l) => {

@@ -247,7 +247,7 @@ fn plain<const N: usize>(out: Out<'_>, dtype: DType, k: &dyn Kernel<N>, x: [&Arr
         }
         return Ok(Some(o.clone()));
     }
-    let mut to = Fresh::new(first.shape, dtype)?;
+    let mut to = Fresh::like(first)?;
     if dtype == DType::Float32 {
         k.f32(x.map(|a| a.read(a.offset, n)), to.slice_mut());
     } else {

@@ -90,7 +90,7 @@ impl Clone for Wrapper {
 }
 impl Wrapper {
     /// The wrapper of `t`, if it has one that is alive.
-    #[inline]
+    #[inline(always)]
     pub fn of(t: &Tensor) -> Option<Wrapper> {
         let at = t.imp().wrapper.load(Acquire).cast::<ffi::PyObject>();
         if at.is_null() {

@@ -6,7 +6,7 @@
 //! of a write before it, outputs are packed after.
 use super::hooks::Line;
 use super::node::{Backward, Edge, Info, Input, Inputs, Meta, Node, Source};
-use super::saved::{Origin, Pack, Slots, Value, here, keep, save};
+use super::saved::{Origin, Pack, Slots, Value, here, save};
 use super::tensor::{Tensor, ViewKind};
 use super::{dispatch, mode};
 use crate::array::Array;
@@ -233,18 +233,23 @@ pub(super) fn edges(inputs: Operands<'_>, graded: u64) -> Result<Inputs> {
 fn keep_inputs(info: &'static Info, inputs: Operands<'_>, arrays: Arrays<'_>, graded: u64) -> Result<Slots> {
     let mut values: SmallVec<[Value; 2]> = SmallVec::new();
     for (slot, &(_, source)) in info.saves.iter().enumerate() {
-        let mut value = Value::Empty;
-        if let Source::Input(i) = source {
-            let Some(&t) = inputs.get(i as usize) else { continue }; // of a list's slots there are as many as the list has inputs
-            if let Some(t) = t
-                && info.uses.reads(slot as u8, graded)
-                && info.state >> i.min(31) & 1 == 0
-            {
+        let Source::Input(i) = source else {
+            values.push(Value::Empty);
+            continue;
+        };
+        match inputs.get(i as usize) {
+            None => {} // of a list's slots there are as many as the list has inputs
+            Some(Some(t)) if info.uses.reads(slot as u8, graded) && info.state >> i.min(31) & 1 == 0 => {
                 let array = arrays[i as usize].expect("only inputs that are there are saved");
-                value = if array.number { Value::Number(t.clone()) } else { keep(array, Origin::Input(t), i as u32)? };
+                if array.number {
+                    values.push(Value::Number((*t).clone()));
+                } else {
+                    t.check_savable()?;
+                    values.push(Value::kept(array, t));
+                }
             }
+            Some(_) => values.push(Value::Empty),
         }
-        values.push(value);
     }
     Ok(Slots { values, freed: false })
 }

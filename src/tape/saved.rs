@@ -171,6 +171,12 @@ pub struct Slots {
 }
 
 impl Value {
+    /// An input, kept as the very tensor.
+    #[inline(always)]
+    pub fn kept(array: &Array, t: &Tensor) -> Value {
+        let counted = t.counts_as_saved().then(|| Counted::new(array.storage()));
+        Value::Kept { held: Held::of(t), version: array.version(), counted }
+    }
     /// A handle on the same value, so that the slot's lock can be let go before it is unpacked. (A count of saved bytes stays behind.)
     pub fn share(&self) -> Value {
         match self {
@@ -354,15 +360,11 @@ pub fn save(pack: Option<&Arc<dyn Pack>>, op: &'static str, slot: &str, array: &
     keep(array, origin, input)
 }
 /// Keeps a value in the slot, with its version.
-#[inline]
-pub fn keep(array: &Array, origin: Origin<'_>, input: u32) -> Result<Value> {
+fn keep(array: &Array, origin: Origin<'_>, input: u32) -> Result<Value> {
     Ok(match origin {
         Origin::Input(t) => {
-            if t.is_inference() {
-                t.check_savable()?;
-            }
-            let counted = t.counts_as_saved().then(|| Counted::new(array.storage()));
-            Value::Kept { held: Held::of(t), version: array.version(), counted }
+            t.check_savable()?;
+            Value::kept(array, t)
         }
         Origin::Overwritten(_) => Value::Before(KeptArray::new(array, input)),
         Origin::Output(nr) => Value::Output(KeptArray::new(array, nr)),

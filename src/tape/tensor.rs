@@ -39,7 +39,7 @@ pub enum Held {
     Wrapped(Wrapper),
 }
 impl Held {
-    #[inline]
+    #[inline(always)]
     pub fn of(t: &Tensor) -> Held {
         match Wrapper::of(t) {
             Some(w) => Held::Wrapped(w),
@@ -324,8 +324,15 @@ impl Tensor {
         Ok(())
     }
     /// Where a gradient of this tensor goes. For a view of a base that was written since, its history is made anew.
-    #[inline]
+    #[inline(always)]
     pub fn edge(&self) -> Edge {
+        match self.flags() & (VIEW | HAS_FN | ALIAS | REQUIRES_GRAD) {
+            0 => Edge::None,
+            REQUIRES_GRAD => Edge::Leaf(Held::of(self)),
+            _ => self.recorded_edge(),
+        }
+    }
+    fn recorded_edge(&self) -> Edge {
         if self.flags() & VIEW != 0 {
             self.refresh_view();
         }
@@ -527,8 +534,13 @@ impl Tensor {
         state.map(|s| (s.edge, s.grad, s.view.map(|v| v.base), s.extra))
     }
     /// Checks that it may be saved for backward.
+    #[inline]
     pub fn check_savable(&self) -> Result<()> {
-        if self.is_inference() && !mode::inference() {
+        if self.is_inference() { self.check_inference() } else { Ok(()) }
+    }
+    #[cold]
+    fn check_inference(&self) -> Result<()> {
+        if !mode::inference() {
             bail!(
                 Runtime,
                 "Inference tensors cannot be saved for backward. Please do not use Tensors created in inference mode in computation tracked by autograd. To work around this, you can make a clone to get a normal tensor and use it in autograd, or use `torch.no_grad()` instead of `torch.inference_mode()`."
