@@ -3,9 +3,9 @@
     python examples/digits.py [--out demo.png] [--epochs 3]
 
 The data are the 1797 digits of 8 x 8 pixels that scikit-learn ships (Alpaydin and Kaynak 1998). Each way is a few
-lines of user code: a pair of pack and unpack functions. The network, the data, the order of batches and the
-seed are the same in all of them, so a way that loses
-nothing ends with exactly the same loss.
+lines of user code: a pair of pack and unpack functions, checkpoints around layers, or the mutation guard, under which
+the optimizer may write while the graph still lives. The network, the data, the order of batches and the seed are the
+same in all of them, so a way that loses nothing ends with exactly the same loss.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ import numpy as np
 import stowgrad as torch
 from sklearn.datasets import load_digits
 from stowgrad import nn
+from stowgrad.utils.checkpoint import checkpoint
 
 hooks = torch.autograd.graph.saved_tensors_hooks
-counts = {"pack": 0, "unpack": 0}
+counts = {"pack": 0, "unpack": 0, "run": 0}
 
 
 def counted(pack, unpack):
@@ -39,7 +40,7 @@ def counted(pack, unpack):
     return hooks(counting_pack, counting_unpack)
 
 
-# ---- the ways: each returns a context for the forward pass ----
+# ---- the ways: each gives a context for a training step, and may say how layers are called ----
 class KeepAll:
     """No hooks: the graph keeps what it saved."""
 
@@ -107,6 +108,48 @@ def int8_rows():
     return counted(pack, lambda p: p[0].to(torch.float32) * p[1] if isinstance(p, tuple) else p)
 
 
+def one_by_one(layers, x):
+    for layer in layers:
+        x = layer(x)
+    return x
+
+
+def each_checkpointed(layers, x):
+    """Each layer forgets what it saved, and runs again for backward."""
+    for layer in layers:
+        x = checkpoint(layer, x, use_reentrant=False)
+    return x
+
+
+def halves_checkpointed(layers, x):
+    """Checkpoints in checkpoints: each half of the layers is one, down to single layers."""
+    if len(layers) == 1:
+        return layers[0](x)
+    middle = len(layers) // 2
+    for half in (layers[:middle], layers[middle:]):
+        x = checkpoint(halves_checkpointed, half, x, use_reentrant=False)
+    return x
+
+
+def step_and_look_back(loss, optimizer):
+    """The optimizer writes the parameters while the graph lives; backward through it still gives the gradients of then."""
+    loss.backward(retain_graph=True)
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    first = [p.grad.clone() for p in parameters]
+    optimizer.step()
+    optimizer.zero_grad()
+    loss.backward()
+    if not all(torch.equal(p.grad, g) for p, g in zip(parameters, first, strict=True)):
+        raise AssertionError("gradients after the step differ from those before")
+
+
+def back_and_step(loss, optimizer):
+    loss.backward()
+    optimizer.step()
+
+
+CALLS = {"checkpoint a layer": each_checkpointed, "nested checkpoints": halves_checkpointed}
+STEPS = {"step, graph alive": step_and_look_back}
 WAYS = {
     "keep all": KeepAll,
     "identity hooks": identity,
@@ -114,6 +157,9 @@ WAYS = {
     "files above 4096": files,
     "bfloat16": bfloat16,
     "int8 per row": int8_rows,
+    "checkpoint a layer": KeepAll,
+    "nested checkpoints": KeepAll,
+    "step, graph alive": torch.autograd.graph.allow_mutation_on_saved_tensors,
 }
 
 
@@ -139,34 +185,42 @@ def saved_bytes() -> int:
 def train(name: str, way, data, epochs: int) -> dict:
     x, y, x_test, y_test = data
     torch.manual_seed(0)
-    counts.update(pack=0, unpack=0)
+    counts.update(pack=0, unpack=0, run=0)
     model = network()
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     loss_fn = nn.CrossEntropyLoss()
     batches = [(e, at) for e in range(epochs) for at in range(0, len(x) - 255, 128)]
-    losses, times, profile = [], [], []
+    losses, times, marks = [], [], []
+    call, finish = CALLS.get(name, one_by_one), STEPS.get(name, back_and_step)
     torch.reset_peak_memory_stats()
     start = saved_bytes()
+
+    def watched(layer):
+        """A layer that counts its runs, and looks at the saved bytes after the first of the last step."""
+
+        def run(t):
+            counts["run"] += 1
+            out = layer(t)
+            if last and len(marks) < len(model):
+                marks.append(saved_bytes() - start)
+            return out
+
+        return run
+
+    layers = [watched(layer) for layer in model]
     for step, (_, at) in enumerate(batches):
         begin = time.perf_counter()
         optimizer.zero_grad()
         last = step == len(batches) - 1
-        marks = []
         with way():
-            out = x[at : at + 128]
-            for layer in model:
-                out = layer(out)
-                if last:
-                    marks.append(saved_bytes() - start)
+            out = call(layers, x[at : at + 128])
             loss = loss_fn(out, y[at : at + 128])
-        if last:
-            marks.append(saved_bytes() - start)
-            out.register_hook(lambda g, m=marks: m.append(saved_bytes() - start))
-        loss.backward()
-        if last:
-            marks.append(saved_bytes() - start)
-            profile = marks
-        optimizer.step()
+            if last:
+                marks.append(saved_bytes() - start)
+                out.register_hook(lambda g: marks.append(saved_bytes() - start))
+            finish(loss, optimizer)
+            if last:
+                marks.append(saved_bytes() - start)
         losses.append(loss.item())
         times.append(time.perf_counter() - begin)
         bar(step + 1, len(batches), name)
@@ -175,18 +229,18 @@ def train(name: str, way, data, epochs: int) -> dict:
     with torch.no_grad():
         accuracy = (model(x_test).argmax(1) == y_test).float().mean().item()
     return {
-        "way": name, "peak": peak, "packs": counts["pack"], "unpacks": counts["unpack"], "ms": 1e3 * float(np.median(times)),
-        "accuracy": accuracy, "losses": losses, "profile": profile, "left": saved_bytes() - start,
+        "way": name, "peak": peak, "packs": counts["pack"], "unpacks": counts["unpack"], "runs": counts["run"],
+        "ms": 1e3 * float(np.median(times)), "accuracy": accuracy, "losses": losses, "profile": marks, "left": saved_bytes() - start,
     }
 
 
 def table(rows: list[dict]) -> str:
-    lines = [f"{'way':18s} {'saved at peak':>14s} {'packs':>7s} {'unpacks':>8s} {'ms a step':>10s} {'accuracy':>9s}  loss as keep all"]
+    names = ["way", "saved at peak", "packs", "unpacks", "layer runs", "ms a step", "accuracy", "loss as keep all"]
+    lines = ["{:18s} {:>14s} {:>7s} {:>8s} {:>10s} {:>10s} {:>9s}  {}".format(*names)]
     for r in rows:
         same = "yes, bit for bit" if r["losses"] == rows[0]["losses"] else f"ends {r['losses'][-1] - rows[0]['losses'][-1]:+.1e} apart"
-        lines.append(
-            f"{r['way']:18s} {r['peak'] / 1024:10.0f} KiB {r['packs']:7d} {r['unpacks']:8d} {r['ms']:10.2f} {r['accuracy']:9.3f}  {same}"
-        )
+        counted = f"{r['peak'] / 1024:10.0f} KiB {r['packs']:7d} {r['unpacks']:8d} {r['runs']:10d}"
+        lines.append(f"{r['way']:18s} {counted} {r['ms']:10.2f} {r['accuracy']:9.3f}  {same}")
     return "\n".join(lines)
 
 
@@ -198,7 +252,7 @@ def picture(rows: list[dict], path: str) -> None:
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(12, 4.6))
     for i, r in enumerate(rows):
-        style = {"lw": 2.6 - 0.3 * i, "ls": ["-", "--", "-.", ":"][i % 4], "label": r["way"]}
+        style = {"lw": max(0.9, 2.6 - 0.3 * i), "ls": ["-", "--", "-.", ":"][i % 4], "label": r["way"]}
         left.plot(r["losses"], **style)
         right.plot([b / 1024 for b in r["profile"]], marker="o", ms=4, **style)
     left.set(xlabel="step", ylabel="training loss", yscale="log", title="The same training")

@@ -138,6 +138,9 @@ pub fn run(r: Request) -> Result<Vec<Option<Tensor>>> {
     let mut walk =
         Walk { graph, targets, ready, keep, create: r.create_graph, accumulate: r.accumulate, keepers: &r.keepers, results: &mut results };
     walk.run()?;
+    if !keep && r.inputs.is_some() {
+        free_rest(&walk.graph, &order, &index);
+    }
     drop(walk);
     while let Some(f) = with_task(|t| if t.callbacks.is_empty() { None } else { Some(t.callbacks.remove(0)) }).flatten() {
         f()?;
@@ -292,6 +295,23 @@ fn mark(
         graph[v as usize].needed = leads;
     }
     graph.iter().filter(|v| v.asked()).map(|v| v.at.address()).collect()
+}
+/// A call that frees its graph frees the side paths that it did not run, where nobody else can run them either: each owner of such a
+/// node is an edge of a node whose values are gone.
+fn free_rest(graph: &[Vertex<'_>], order: &[u32], index: &FxHashMap<usize, u32>) {
+    let mut from_gone = vec![0usize; graph.len()];
+    for &v in order.iter().rev() {
+        let At::Node(n) = graph[v as usize].at else { continue };
+        let orphan = Arc::strong_count(n) == from_gone[v as usize];
+        if orphan {
+            n.release();
+        }
+        if orphan || n.is_freed() {
+            for at in n.inputs.iter().filter_map(|i| vertex_of(&i.edge)) {
+                from_gone[index[&at.address()] as usize] += 1;
+            }
+        }
+    }
 }
 fn deliver(v: &mut Vertex<'_>, nr: u32, g: Tensor) -> Result<()> {
     let nr = nr as usize;
@@ -475,12 +495,14 @@ impl Walk<'_, '_> {
         }
         if n.is_hooked() {
             let post = n.with_hooks(|h| h.post.iter().map(|(_, h)| h.clone()).collect::<Vec<_>>());
+            let shown: SmallVec<[usize; 4]> = (0..outs.len()).filter(|&i| n.shows(i)).collect();
             for h in post {
-                if let Some(new) = h.call(outs, grads)? {
-                    if new.len() != outs.len() {
-                        bail!(Runtime, "a hook on {} returned {} gradients, but it has {} inputs", n.name(), new.len(), outs.len());
+                let given: SmallVec<[Option<Tensor>; 4]> = shown.iter().map(|&i| outs[i].clone()).collect();
+                if let Some(new) = h.call(&given, grads)? {
+                    if new.len() != shown.len() {
+                        bail!(Runtime, "a hook on {} returned {} gradients, but it has {} inputs", n.name(), new.len(), shown.len());
                     }
-                    outs.iter_mut().zip(new).for_each(|(o, g)| *o = g);
+                    shown.iter().zip(new).for_each(|(&i, g)| outs[i] = g);
                 }
             }
         }

@@ -49,6 +49,8 @@ pub struct Storage {
     /// Number of the epoch in which it was made (checkpoint frames begin epochs).
     pub born: u32,
     watched: AtomicBool,
+    /// Others that may write the bytes without saying so (numpy arrays over them).
+    loans: AtomicU32,
     notes: Mutex<Vec<Note>>,
 }
 impl Storage {
@@ -71,6 +73,7 @@ impl Storage {
             saved: AtomicU32::new(0),
             born,
             watched: AtomicBool::new(false),
+            loans: AtomicU32::new(0),
             notes: Mutex::new(Vec::new()),
         })
     }
@@ -94,6 +97,17 @@ impl Storage {
             Bytes::Ours(_) => true,
             Bytes::Theirs(f) => f.writable(),
         }
+    }
+    /// Somebody else may write the bytes from now on, without saying so. To be paid back by `repaid`.
+    pub fn lend(&self) {
+        self.loans.fetch_add(1, AcqRel);
+    }
+    pub fn repaid(&self) {
+        self.loans.fetch_sub(1, AcqRel);
+    }
+    /// May bytes change that nobody here is told of?
+    pub fn is_lent(&self) -> bool {
+        self.loans.load(Acquire) != 0 || matches!(&self.bytes, Bytes::Theirs(f) if f.writable())
     }
     pub fn version(&self) -> &AtomicU64 {
         &self.version

@@ -69,7 +69,7 @@ from .autograd import enable_grad, inference_mode, no_grad, set_grad_enabled  # 
 # Modules loaded when first named.
 _LAZY = frozenset(
     "nn optim utils testing serialization random overrides linalg functional cuda backends version return_types "
-    "special types amp compiler distributed jit storage".split()
+    "special types amp compiler distributed jit storage stow".split()
 )
 # Names that live in a module loaded when first named.
 _FROM = {

@@ -213,6 +213,41 @@ function! {
         })
     }
 }
+/// What a numpy array over our memory keeps: the memory, and a note on it that it may be written from outside.
+#[pyclass(name = "_Loan", module = "stowgrad._C", frozen)]
+struct Loan {
+    tensor: Py<PyTensor>,
+    storage: Option<Arc<Storage>>,
+}
+impl Loan {
+    /// Whoever holds values of these bytes copies them first: no write will be announced from now on.
+    fn of(py: Python<'_>, a: &Array) -> Result<Loan> {
+        let tensor = wrap(py, Tensor::new(a.clone()))?.unbind();
+        let storage = a.storage().writable().then(|| a.storage().clone());
+        if let Some(s) = &storage {
+            if s.is_watched() {
+                s.tell((0, s.size()))?;
+            }
+            s.lend();
+        }
+        Ok(Loan { tensor, storage })
+    }
+}
+impl Drop for Loan {
+    fn drop(&mut self) {
+        if let Some(s) = &self.storage {
+            s.repaid();
+        }
+    }
+}
+#[pymethods]
+impl Loan {
+    /// The tensor whose memory it is.
+    #[getter]
+    fn tensor(&self, py: Python<'_>) -> Py<PyTensor> {
+        self.tensor.clone_ref(py)
+    }
+}
 /// The memory of a tensor as a numpy array, which keeps it alive.
 fn to_ndarray<'py>(py: Python<'py>, t: &Tensor) -> Result<Bound<'py, PyAny>> {
     let a = t.array();
@@ -230,7 +265,7 @@ fn to_ndarray<'py>(py: Python<'py>, t: &Tensor) -> Result<Bound<'py, PyAny>> {
         DType::BFloat16 => bail!(Type, "Got unsupported ScalarType BFloat16: numpy has no such type; convert with .float() first"),
     };
     py.import(intern!(py, "numpy"))?;
-    let base = wrap(py, Tensor::new(a.clone()))?;
+    let base = Bound::new(py, Loan::of(py, &a)?)?;
     let mut shape: SmallVec<[npy_intp; 6]> = a.shape.iter().map(|&n| n as npy_intp).collect();
     let mut strides: SmallVec<[npy_intp; 6]> = a.strides.iter().map(|&s| (s * a.dtype.size()) as npy_intp).collect();
     let flags = if a.storage().writable() { NPY_ARRAY_WRITEABLE } else { 0 };
@@ -261,6 +296,10 @@ fn to_ndarray<'py>(py: Python<'py>, t: &Tensor) -> Result<Bound<'py, PyAny>> {
 }
 function! {
     /// The elements as a numpy array over the same memory. `force`: of a tensor that requires grad too, without its history.
+    ///
+    /// Writes through the array change the tensor without raising its version. Inside `allow_mutation_on_saved_tensors()` values saved
+    /// from this memory are copied when the array is made, and at each save while it lives; outside, a value saved for backward that is
+    /// written through the array gives a wrong gradient: clone() it first.
     fn numpy(self_; *, force: bool = false) -> Py<PyAny>;
     on [method];
     {
@@ -501,5 +540,6 @@ function! {
 }
 pub fn install(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<PyStorage>()?;
+    m.add_class::<Loan>()?;
     m.py().get_type::<PyTensor>().setattr("__array_priority__", 1000)
 }

@@ -10,8 +10,9 @@ use crate::error::{Result, bail};
 use crate::ops::views::VIEWS;
 use crate::ops::{self};
 use crate::tape::node::Meta;
-use crate::tape::record::rebase;
-use crate::tape::saved::{Origin, Slots, Value, save};
+use crate::tape::record::{Tracing, rebase};
+use crate::tape::saved::{NO_INPUT, Origin, Slots, Value, save};
+use crate::tape::task::with_task;
 use crate::tape::tensor::ViewKind;
 use crate::tape::{Backward, Cx, Edge, Info, Node, Tensor, mode};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
@@ -30,6 +31,8 @@ struct Told {
     needs_input_grad: Option<Py<PyTuple>>,
     materialize: bool,
     materialize_nondiff: bool,
+    /// Bit i: the saved value i was computed from inputs, and is neither input nor output.
+    inner: u64,
     node: Weak<Node>,
 }
 #[pyclass(name = "_FunctionBase", module = "stowgrad._C", subclass, dict, weakref, frozen)]
@@ -70,6 +73,7 @@ impl FunctionBase {
             needs_input_grad: None,
             materialize: true,
             materialize_nondiff: true,
+            inner: 0,
             node: Weak::new(),
         };
         FunctionBase { told: Mutex::new(told) }
@@ -147,7 +151,21 @@ impl FunctionBase {
     fn saved_tensors<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let node = self.told().node.upgrade();
         match node {
-            Some(n) => saved_list(py, &n, 0),
+            Some(n) => {
+                let inner = self.told().inner;
+                let values = saved_list(py, &n, 0)?;
+                let differentiating =
+                    mode::grad_enabled() && with_task(|t| t.node.as_ref().is_some_and(|x| Arc::ptr_eq(x, &n))).unwrap_or(false);
+                if inner == 0 || !differentiating {
+                    return Ok(values);
+                }
+                let all = items(&values)?;
+                let all = all.into_iter().enumerate().map(|(k, v)| match v.bind(py).cast::<PyTensor>() {
+                    Ok(t) if k < 64 && inner >> k & 1 == 1 => Ok(wrap(py, unknown(&n, k, t.get().tensor()))?.into_any()),
+                    _ => Ok(v.into_bound(py)),
+                });
+                Ok(PyTuple::new(py, all.collect::<PyResult<Vec<_>>>()?)?.into_any())
+            }
             // before `apply` has ended, what was given is what there is
             None => match self.get_to_save(py) {
                 Some(v) => Ok(PyTuple::new(py, items(v.bind(py))?)?.into_any()),
@@ -314,6 +332,49 @@ impl Backward for Custom {
         Ok(())
     }
 }
+static INNER: Info = Info {
+    node: "SavedInnerValue",
+    op: "saved value",
+    schema: "saved_value",
+    inputs: &[],
+    outputs: &["result"],
+    visible: 0,
+    nondiff: 0,
+    saves: &[],
+    order: &[],
+    uses: crate::tape::Uses::NONE,
+    every: true,
+    view: false,
+    state: 0,
+    views: &VIEWS,
+};
+/// Stands for the derivative, which nobody knows, of a value that `forward` computed from its inputs and saved.
+struct Inner {
+    by: String,
+    slot: usize,
+}
+impl Backward for Inner {
+    fn info(&self) -> &'static Info {
+        &INNER
+    }
+    fn backward(&self, _: &[Option<Tensor>], cx: &Cx<'_>, _: &mut [Option<Tensor>]) -> Result<()> {
+        bail!(
+            Runtime,
+            "{}: a second derivative through saved_tensors[{}], of shape {:?}, is not known: forward computed it from its inputs, but it is no input and no output, so its own dependence on them was not recorded. Return it as an output too, or save inputs and compute it in backward",
+            self.by,
+            self.slot,
+            cx.node.output(0).shape
+        )
+    }
+}
+/// The saved value with a history that ends in an error, should a gradient come that way.
+fn unknown(n: &Arc<Node>, slot: usize, t: &Tensor) -> Tensor {
+    let array = t.array();
+    let first = Meta::of(&array);
+    let inputs = n.inputs.iter().enumerate().map(|(i, x)| Node::input_like(x.edge.clone(), n.meta(i), &first)).collect();
+    let op = Box::new(Inner { by: n.name().into_owned(), slot });
+    Tensor::with_edge(array, Edge::Node(Node::new(mode::next_seq(), op, inputs, &[first], Slots::default(), None), 0))
+}
 fn apply<'py>(cls: &Bound<'py, PyType>, args: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyAny>> {
     let py = cls.py();
     let ctx_any = cls.getattr(pyo3::intern!(py, "_backward_cls"))?.call0()?;
@@ -339,7 +400,9 @@ fn apply<'py>(cls: &Bound<'py, PyType>, args: &Bound<'py, PyTuple>) -> PyResult<
     ctx.get().set_needs_input_grad(&PyTuple::new(py, &needs)?);
     let setup: bool = cls.getattr(pyo3::intern!(py, "_has_setup_context"))?.is_truthy()?;
     let forward = cls.getattr(pyo3::intern!(py, "forward"))?;
+    let wanting = if graded { tensors.iter().filter(|t| t.requires_grad()).map(Tensor::id).collect() } else { Vec::new() };
     let result = mode::no_grad(|| -> PyResult<Bound<'py, PyAny>> {
+        let _tracing = graded.then(|| Tracing::start(wanting));
         if setup {
             let out = forward.call1(args)?;
             cls.getattr(pyo3::intern!(py, "setup_context"))?.call1((ctx, args, &out))?;
@@ -495,11 +558,17 @@ fn finish<'py>(
             let t = w.get().tensor();
             let slot = format!("tensors[{k}]");
             let as_output = finals.iter().find(|(given, _, _)| given.ptr_eq(t));
+            if k < 64 && as_output.is_none() && !among(tensors, t) && t.is_traced() && !t.requires_grad() {
+                ctx.get().told().inner |= 1 << k;
+            }
             let value = match as_output {
                 Some((_, out, nr)) if !among(tensors, t) || among(&dirty, t) => {
                     save(pack.as_ref(), "custom function", &slot, &out.array(), Origin::Output(*nr), 0)?
                 }
-                _ => save(pack.as_ref(), "custom function", &slot, &t.array(), Origin::Input(t), 0)?,
+                _ => {
+                    let input = tensors.iter().position(|x| x.ptr_eq(t)).map_or(NO_INPUT, |i| i as u32);
+                    save(pack.as_ref(), "custom function", &slot, &t.array(), Origin::Input(t), input)?
+                }
             };
             values.push(value);
         }

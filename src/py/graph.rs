@@ -93,6 +93,37 @@ fn _engine_run_backward<'py>(
     });
     PyTuple::new(py, items.collect::<PyResult<Vec<_>>>()?)
 }
+/// Opens a group of backward calls of this thread, in which frames are recomputed once; False if one is open.
+#[pyfunction]
+fn _open_backward_group() -> bool {
+    crate::tape::task::open_group()
+}
+#[pyfunction]
+fn _close_backward_group() {
+    crate::tape::task::close_group();
+}
+/// Lets go of everything that the graphs of these tensors hold for backward.
+#[pyfunction]
+#[pyo3(signature = (*tensors))]
+fn _release_graph(tensors: &Bound<'_, PyTuple>) -> PyResult<()> {
+    let mut left = Vec::new();
+    for t in tensors.iter() {
+        match start(&t)? {
+            Start::Tensor(t) => left.push(t.edge()),
+            Start::Edge(e) => left.push(e),
+        }
+    }
+    let mut seen = rustc_hash::FxHashSet::default();
+    while let Some(e) = left.pop() {
+        if let Edge::Node(n, _) = e
+            && seen.insert(Arc::as_ptr(&n) as usize)
+        {
+            left.extend(n.inputs.iter().map(|i| i.edge.clone()));
+            n.release();
+        }
+    }
+    Ok(())
+}
 /// Runs `fn()` when the backward call that is running is done.
 #[pyfunction]
 fn _queue_callback(r#fn: Py<PyAny>) -> PyResult<()> {
@@ -378,7 +409,7 @@ pub fn install(m: &Bound<'_, PyModule>) -> PyResult<()> {
     add! {
         _engine_run_backward _queue_callback is_grad_enabled _set_grad_enabled is_inference_mode_enabled _set_inference_mode
         _set_anomaly_enabled is_anomaly_enabled is_anomaly_check_nan_enabled _current_graph_task_id _current_autograd_node
-        _current_graph_task_execution_order _will_engine_execute_node _get_sequence_nr _get_current_graph_task_keep_graph _increment_version register_multi_grad_hook _is_checkpoint_valid
+        _current_graph_task_execution_order _will_engine_execute_node _get_sequence_nr _get_current_graph_task_keep_graph _increment_version register_multi_grad_hook _is_checkpoint_valid _open_backward_group _close_backward_group _release_graph
     }
     // Where torch has them.
     let room = m.getattr("_autograd")?.cast_into::<PyModule>()?;

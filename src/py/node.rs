@@ -11,15 +11,18 @@ use crate::engine;
 use crate::tape::node::Notes;
 use crate::tape::saved::Value;
 use crate::tape::{Attr, Edge, Held, Node, hooks::next_id};
-use pyo3::exceptions::{PyAttributeError, PyRuntimeError};
+use pyo3::exceptions::{PyAttributeError, PyRuntimeError, PyTypeError};
 use pyo3::ffi;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyTuple};
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyList, PyString, PyTuple, PyType};
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicPtr, Ordering::*};
 use std::sync::{Arc, Weak};
 
-#[pyclass(name = "Node", module = "stowgrad._C", frozen, weakref)]
+/// Each kind of node has a class of its own, of the kind's name, below this one.
+#[pyclass(name = "Node", module = "stowgrad._C", frozen, weakref, subclass)]
 pub struct PyNode {
     n: Arc<Node>,
     me: AtomicPtr<()>,
@@ -34,6 +37,26 @@ impl PyNode {
         &self.n
     }
 }
+thread_local! {
+    /// The node whose object is being made.
+    static NEXT: RefCell<Option<Arc<Node>>> = const { RefCell::new(None) };
+}
+/// The class of a kind of node, `MulBackward0`: made when first asked for.
+fn class_of<'py>(py: Python<'py>, n: &Node) -> PyResult<Bound<'py, PyAny>> {
+    static CLASSES: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
+    let classes = CLASSES.get_or_init(py, || PyDict::new(py).unbind()).bind(py);
+    let name = n.name();
+    let name = PyString::new(py, name.rsplit("::").next().unwrap_or(&name));
+    if let Some(class) = classes.get_item(&name)? {
+        return Ok(class);
+    }
+    let body = PyDict::new(py);
+    body.set_item("__slots__", PyTuple::empty(py))?;
+    body.set_item("__module__", "builtins")?;
+    let class = py.get_type::<PyType>().call1((&name, (py.get_type::<PyNode>(),), body))?;
+    classes.set_item(name, &class)?;
+    Ok(class)
+}
 /// The Python object of a node.
 pub fn wrap_node<'py>(py: Python<'py>, n: &Arc<Node>) -> PyResult<Bound<'py, PyAny>> {
     let at = n.wrapper.load(Acquire).cast::<ffi::PyObject>();
@@ -43,7 +66,11 @@ pub fn wrap_node<'py>(py: Python<'py>, n: &Arc<Node>) -> PyResult<Bound<'py, PyA
             return Ok(Bound::from_borrowed_ptr(py, at));
         }
     }
-    let obj = Bound::new(py, PyNode { n: n.clone(), me: AtomicPtr::new(std::ptr::null_mut()) })?;
+    let class = class_of(py, n)?;
+    NEXT.with(|next| next.replace(Some(n.clone())));
+    let made = class.call0();
+    drop(NEXT.take());
+    let obj = made?.cast_into::<PyNode>().map_err(PyErr::from)?;
     let me = obj.as_ptr().cast::<()>();
     obj.get().me.store(me, Release);
     n.wrapper.store(me, Release);
@@ -87,7 +114,7 @@ pub fn edge<'py>(py: Python<'py>, e: &Edge) -> PyResult<Bound<'py, PyTuple>> {
 }
 /// What a node offers, for `Node` and for the contexts of custom functions alike.
 pub fn next_functions<'py>(py: Python<'py>, n: &Node) -> PyResult<Bound<'py, PyTuple>> {
-    PyTuple::new(py, n.inputs.iter().map(|i| edge(py, &i.edge)).collect::<PyResult<Vec<_>>>()?)
+    PyTuple::new(py, (0..n.inputs.len()).filter(|&i| n.shows(i)).map(|i| edge(py, &n.inputs[i].edge)).collect::<PyResult<Vec<_>>>()?)
 }
 pub fn register_hook(n: &Arc<Node>, f: Py<PyAny>) -> Handle {
     let id = next_id();
@@ -195,11 +222,18 @@ pub fn saved_list<'py>(py: Python<'py>, n: &Arc<Node>, from: usize) -> PyResult<
 
 #[pymethods]
 impl PyNode {
+    #[new]
+    fn new() -> PyResult<PyNode> {
+        match NEXT.take() {
+            Some(n) => Ok(PyNode { n, me: AtomicPtr::new(std::ptr::null_mut()) }),
+            None => Err(PyTypeError::new_err("cannot create Node instances: operations make them")),
+        }
+    }
     /// The node's name, such as `'MulBackward0'`.
     fn name(&self) -> String {
         self.n.name().into_owned()
     }
-    /// `(node, output number)` of each input; `(None, 0)` where no gradient goes.
+    /// `(node, output number)` of each input that has a derivative; `(None, 0)` where no gradient goes.
     #[getter]
     fn next_functions<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         next_functions(py, &self.n)
@@ -309,11 +343,7 @@ impl SavedTensor {
             _ => {}
         }
         let packed = now.pack_with(&node, self.slot, &pair)?;
-        let old = match node.slots().values.get_mut(self.slot) {
-            Some(v) => std::mem::replace(v, packed),
-            None => packed,
-        };
-        drop(old);
+        drop(node.replace_slot(self.slot, packed));
         Ok(())
     }
     /// The value.

@@ -22,7 +22,7 @@ impl PyGenerator {
         PyGenerator(Some(s))
     }
     fn source(&self) -> RandomSource {
-        self.0.clone().unwrap_or_else(RandomSource::current)
+        self.0.as_ref().map_or_else(RandomSource::current, RandomSource::named)
     }
 }
 /// A seed of 64 bits, signed or not.

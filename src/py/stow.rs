@@ -1,14 +1,14 @@
 //! Policies as Python sees them: checkpoint frames (the function and its arguments live here) and the mutation guard.
 use super::keeper::Keeper;
-use super::tensor::{PyTensor, attached, wrap};
+use super::tensor::{DESCENT, PyTensor, attached, visit_one, wrap};
 use crate::error::Result;
 use crate::kernels::random::Generator;
 use crate::stow::checkpoint::{Check, Frame, Opened, Recording, set_arguments};
 use crate::stow::mutate::{Guard, GuardPack};
 use crate::stow::selective::Kept;
+use crate::tape::random::{Named, Notes, Noting};
 use crate::tape::saved::Parked;
-use crate::tape::tensor::Visit;
-use crate::tape::{Held, Pack, RandomSource, Tensor, mode};
+use crate::tape::{Pack, RandomSource, Tensor, mode};
 use pyo3::exceptions::{PyAttributeError, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
@@ -68,6 +68,11 @@ impl Tree {
         }
     }
 }
+/// Where random numbers came from when the call began: the state of the thread's source, and of generators that the function names.
+struct Random {
+    thread: Generator,
+    named: Notes,
+}
 /// A checkpointed call: kept by the slots of its frame, seen by the collector.
 #[pyclass(frozen, module = "stowgrad._C")]
 pub struct Call {
@@ -76,7 +81,7 @@ pub struct Call {
     arguments: Vec<Tree>,
     keywords: Vec<(Py<PyAny>, Tree)>,
     parked: Vec<Parked>,
-    random: Option<Box<Generator>>,
+    random: Option<Box<Random>>,
     /// The context of recomputations.
     again: Option<Py<PyAny>>,
 }
@@ -98,12 +103,11 @@ impl Call {
         });
         result?;
         let mut result = Ok(());
+        let mut left = DESCENT;
         for p in &self.parked {
             p.visit(&mut |v| {
-                if let Visit::Held(Held::Wrapped(w)) = v
-                    && result.is_ok()
-                {
-                    result = visit.call(w.object());
+                if result.is_ok() {
+                    result = visit_one(v, visit, &mut left);
                 }
             });
         }
@@ -127,7 +131,8 @@ impl Call {
         for (k, t) in &self.keywords {
             keywords.set_item(k, t.build(py, &tensors)?)?;
         }
-        let _random = self.random.as_ref().map(|g| Drawing::from((**g).clone()));
+        let _random = Drawing::again(self.random.as_deref());
+        let _unguarded = Unguarded(GUARDED.replace(false));
         // selective modes of a region that is open are not meant for this one
         let selective = |m: &Bound<'_, PyAny>| m.hasattr(intern!(py, "_selective")).unwrap_or(false);
         super::dispatch::without(py, selective, || {
@@ -136,16 +141,31 @@ impl Call {
         Ok(())
     }
 }
-/// The thread draws from a state of its own until this is dropped.
-struct Drawing(Option<RandomSource>);
+/// The thread draws as it did at first until this is dropped; without a memory of that, it draws on.
+struct Drawing {
+    /// What was in place; the outer None: it was left alone.
+    thread: Option<Option<RandomSource>>,
+    named: Named,
+}
 impl Drawing {
-    fn from(g: Generator) -> Drawing {
-        Drawing(RandomSource::stand_in(Some(RandomSource::new(g))))
+    fn again(r: Option<&Random>) -> Drawing {
+        let thread = r.map(|r| RandomSource::stand_in(Some(RandomSource::new(r.thread.clone()))));
+        Drawing { thread, named: r.map_or_else(Named::default, |r| Named::again(&r.named)).swap() }
     }
 }
 impl Drop for Drawing {
     fn drop(&mut self) {
-        drop(RandomSource::stand_in(self.0.take()));
+        drop(std::mem::take(&mut self.named).swap());
+        if let Some(before) = self.thread.take() {
+            drop(RandomSource::stand_in(before));
+        }
+    }
+}
+/// A recomputation starts as if no guard were open: the region may open its own.
+struct Unguarded(bool);
+impl Drop for Unguarded {
+    fn drop(&mut self) {
+        GUARDED.set(self.0);
     }
 }
 /// Calls `f` inside a Python context manager, if there is one.
@@ -205,7 +225,8 @@ fn _checkpoint<'py>(
     let arguments = args.iter().map(|a| Tree::of(&a, &mut tensors)).collect::<PyResult<Vec<_>>>()?;
     let keywords = kwargs.iter().map(|(k, v)| Ok((k.unbind(), Tree::of(&v, &mut tensors)?))).collect::<PyResult<Vec<_>>>()?;
     let parked = tensors.iter().map(|t| Parked::new(t, "checkpoint")).collect::<Result<Vec<_>>>()?;
-    let random = preserve_rng_state.then(|| Box::new(RandomSource::current().state()));
+    let random = preserve_rng_state.then(|| Box::new(Random { thread: RandomSource::current().state(), named: Notes::default() }));
+    let _noting = random.as_ref().map(|r| Noting::start(r.named.clone()));
     let call =
         Py::new(py, Call { function: function.clone().unbind(), name: "checkpoint".into(), arguments, keywords, parked, random, again })?;
     let keeper = Keeper { owner: call.into_any(), packed: None, counted: Default::default() };
@@ -248,11 +269,10 @@ impl PyKept {
     }
     fn __traverse__(&self, visit: PyVisit<'_>) -> std::result::Result<(), PyTraverseError> {
         let mut result = Ok(());
+        let mut left = DESCENT;
         self.0.visit(&mut |v| {
-            if let Visit::Held(Held::Wrapped(w)) = v
-                && result.is_ok()
-            {
-                result = visit.call(w.object());
+            if result.is_ok() {
+                result = visit_one(v, visit, &mut left);
             }
         });
         result
@@ -347,7 +367,7 @@ impl PyGuard {
     fn clear(&self) -> PyResult<()> {
         match self.guard() {
             Some(g) => {
-                g.close();
+                g.clear();
                 Ok(())
             }
             None => Err(PyAttributeError::new_err("the guard was never entered")),

@@ -233,7 +233,7 @@ unsafe extern "C" fn construct(class: *mut ffi::PyTypeObject, args: *mut ffi::Py
 }
 
 /// How many nodes one traversal looks into at most: a young collection must not walk a graph of a million nodes.
-const DESCENT: u32 = 256;
+pub const DESCENT: u32 = 256;
 /// Shows the collector what a tensor owns alone.
 pub fn visit_tensor(t: &Tensor, visit: PyVisit<'_>, left: &mut u32) -> Result<(), PyTraverseError> {
     let mut result = Ok(());
@@ -268,7 +268,7 @@ fn visit_address(at: usize, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
     std::mem::forget(p);
     r
 }
-fn visit_one(v: Visit<'_>, visit: PyVisit<'_>, left: &mut u32) -> Result<(), PyTraverseError> {
+pub fn visit_one(v: Visit<'_>, visit: PyVisit<'_>, left: &mut u32) -> Result<(), PyTraverseError> {
     let addresses = |result: &mut Result<(), PyTraverseError>, at: usize| {
         if result.is_ok() {
             *result = visit_address(at, visit);
@@ -285,8 +285,9 @@ fn visit_one(v: Visit<'_>, visit: PyVisit<'_>, left: &mut u32) -> Result<(), PyT
                 Ok(())
             }
         }
-        Visit::Node(n) => {
-            if Arc::strong_count(n) == 1 && *left > 0 {
+        Visit::Node(n) | Visit::History(n) => {
+            let alone = if matches!(v, Visit::History(_)) { n.owned_by_its_tensor() } else { Arc::strong_count(n) == 1 };
+            if alone && *left > 0 {
                 *left -= 1;
                 visit_node(n, visit, left)
             } else {

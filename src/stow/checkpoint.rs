@@ -4,6 +4,7 @@
 //! function and its arguments live in a keeper, of which every slot holds a reference; with the last slot they are gone. Values that a
 //! recomputation finds belong to (frame, backward call) and go when that call ends. Rules, each with the failure it prevents: FRAMES 3.
 //! Invariant: inside a lock the table is looked at, pushed to, taken from; nothing is called or dropped there, and `release` cannot panic.
+use super::mutate::{Guard, GuardPack};
 use crate::array::{self, Array};
 use crate::dtype::DType;
 use crate::error::{Error, Result, bail};
@@ -12,12 +13,13 @@ use crate::layout::Dims;
 use crate::storage::Storage;
 use crate::tape::mode::{self, GradGuard};
 use crate::tape::record::Reads;
-use crate::tape::saved::{Keeper, Wanted};
+
+use crate::tape::saved::{Counted, Keeper, Origin, Wanted, here};
 use crate::tape::task::{self, Ends};
 use crate::tape::{Line, Pack, Saving, Stow, Stowed, Tensor};
 use std::fmt::Write;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 /// What of a recomputed value is compared with the forward pass.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,11 +62,14 @@ struct Read {
     op: &'static str,
     input: &'static str,
     shape: Dims,
+    line: Option<Line>,
 }
-/// A value that a recomputation took down, with the version it had.
-struct Value {
-    array: Array,
-    version: u64,
+/// A value that a recomputation took down.
+enum Value {
+    /// With the version it had: a write to it in the region is the error that plain code would have raised.
+    Plain { array: Array, version: u64, _counted: Option<Counted> },
+    /// A mutation guard lets it be overwritten: one of the run's own holds it.
+    Guarded(Stowed),
 }
 struct Call {
     task: Option<u64>,
@@ -83,9 +88,15 @@ pub struct Frame {
     check: Check,
     early_stop: bool,
     debug: bool,
+    /// A mutation guard lies around: values may be overwritten in the region.
+    guarded: bool,
     epoch: u32,
     open: AtomicBool,
     table: Mutex<Table>,
+}
+/// `, at file:line`, if the place is known.
+fn at(l: &Option<Line>) -> String {
+    l.as_ref().map_or(String::new(), |l| format!(", at {}", l.text()))
 }
 static EPOCH: AtomicU32 = AtomicU32::new(1);
 
@@ -98,6 +109,7 @@ impl Frame {
             check,
             early_stop,
             debug,
+            guarded: mode::writes_allowed(),
             epoch,
             open: AtomicBool::new(true),
             table: Mutex::default(),
@@ -120,10 +132,11 @@ impl Frame {
                 if now != r.version {
                     bail!(
                         Checkpoint,
-                        "checkpoint: a tensor of shape {:?} that the function read from outside (input '{}' of {}) was changed in place after the forward pass: it is at version {now}, expected version {}. Recomputing would give another value. Pass it as an argument, or write to it after backward",
+                        "checkpoint: a tensor of shape {:?} that the function read from outside (input '{}' of {}{}) was changed in place after the forward pass: it is at version {now}, expected version {}. Recomputing would give another value. Pass it as an argument, or write to it after backward",
                         r.shape,
                         r.input,
                         r.op,
+                        at(&r.line),
                         r.version
                     );
                 }
@@ -158,6 +171,7 @@ impl Frame {
             only,
             last,
             stop,
+            guard: OnceLock::new(),
             state: Mutex::new(Progress { at: 0, stopped: false, wrong: None, log: Vec::new() }),
         });
         let result = {
@@ -194,7 +208,7 @@ impl Frame {
             text.push_str("\nPass debug=True to checkpoint() (or use set_checkpoint_debug_enabled(True)) to see the operations of both runs and where they were called.");
             return text;
         }
-        let line = |l: &Option<Line>| l.as_ref().map_or(String::new(), |l| format!("  at {}", l.text()));
+        let line = |l: &Option<Line>| at(l).replacen(',', " ", 1);
         text.push_str("\nSaved during the forward pass:");
         for e in &self.table().entries {
             let _ = write!(text, "\n  {}{}", e.look.text(), line(&e.line));
@@ -210,7 +224,7 @@ impl Frame {
         t.calls.iter_mut().find(|c| c.task == call)?.values.get_mut(key as usize)?.take()
     }
     fn line(&self) -> Option<Line> {
-        if self.debug { crate::tape::saved::here() } else { None }
+        if self.debug { here() } else { None }
     }
     fn forget(&self, call: Option<u64>) {
         let gone = {
@@ -251,20 +265,29 @@ impl Stow for Frame {
                 }
             }
         };
-        let found = value.array.version();
-        if found != value.version {
+        let (array, version) = match value {
+            Value::Plain { array, version, _counted } => (array, version),
+            Value::Guarded(stowed) => return stowed.by.unpack(stowed.key, None, want),
+        };
+        let found = array.version();
+        if found != version {
+            let (slot, saved_at) = {
+                let t = self.table();
+                let e = t.entries.get(key as usize);
+                (e.map_or(String::new(), |e| e.look.slot.clone()), e.and_then(|e| e.line.as_ref().map(Line::text)))
+            };
             return Err(Box::new(Error::Modified {
-                node: want.by.to_owned(),
-                slot: "value of a checkpointed region".to_owned(),
+                node: format!("{} in a checkpointed region", want.by),
+                slot,
                 made_by: None,
-                shape: value.array.shape.to_vec(),
+                shape: array.shape.to_vec(),
                 found,
-                expected: value.version,
-                saved_at: None,
-                written_at: crate::tape::record::last_write(&value.array),
+                expected: version,
+                saved_at,
+                written_at: crate::tape::record::last_write(&array),
             }));
         }
-        Ok(Tensor::new(value.array))
+        Ok(Tensor::new(array))
     }
     fn release(&self, key: u32) {
         let gone = {
@@ -313,6 +336,9 @@ impl Pack for Recording {
     fn recomputes(&self) -> bool {
         true
     }
+    fn allows_writes(&self) -> bool {
+        self.frame.guarded
+    }
 }
 impl Reads for Recording {
     fn read(&self, op: &'static str, input: &'static str, a: &Array) {
@@ -325,7 +351,7 @@ impl Reads for Recording {
         if t.reads.iter().any(|r| Weak::ptr_eq(&r.storage, &weak)) {
             return;
         }
-        t.reads.push(Read { storage: weak, version: s.version().load(Relaxed), op, input, shape: a.shape });
+        t.reads.push(Read { storage: weak, version: s.version().load(Relaxed), op, input, shape: a.shape, line: here() });
     }
 }
 /// The first run of a region, from its start to its end: policy, read notes and epoch are put back on every way out.
@@ -344,7 +370,7 @@ impl Opened {
         let mut t = recording.frame.table();
         for a in arguments {
             let s = a.look(|x| x.storage().clone());
-            t.reads.push(Read { storage: Arc::downgrade(&s), version: u64::MAX, op: "", input: "", shape: Dims::default() });
+            t.reads.push(Read { storage: Arc::downgrade(&s), version: u64::MAX, op: "", input: "", shape: Dims::default(), line: None });
         }
         drop(t);
         Opened { recording, epoch }
@@ -391,9 +417,16 @@ pub struct Collector {
     only: Option<u32>,
     last: usize,
     stop: bool,
+    /// For values that may be overwritten; its entries live as long as their slots.
+    guard: OnceLock<Arc<Guard>>,
     state: Mutex<Progress>,
 }
 impl Collector {
+    /// The value in the hands of the run's own guard, without its history: a guard that is never closed must not own the graph.
+    fn guard(&self, s: &Saving<'_>) -> Result<Option<Stowed>> {
+        Arc::new(GuardPack { guard: self.guard.get_or_init(Guard::new).clone(), outer: None })
+            .pack(&Saving { origin: Origin::Output(0), ..*s })
+    }
     fn fail(&self, text: String) -> Box<Error> {
         let mut p = self.state.lock().unwrap_or_else(|e| e.into_inner());
         p.wrong.get_or_insert(text);
@@ -414,12 +447,15 @@ impl Pack for Collector {
     fn recomputes(&self) -> bool {
         true
     }
+    fn allows_writes(&self) -> bool {
+        self.frame.guarded
+    }
     fn pack(self: Arc<Self>, s: &Saving<'_>) -> Result<Option<Stowed>> {
         if stays(s, &ARGUMENTS.with(|a| a.borrow().last().cloned().unwrap_or_default())) {
             return Ok(None);
         }
         let f = &self.frame;
-        let at = {
+        let nr = {
             let mut p = self.state.lock().unwrap_or_else(|e| e.into_inner());
             if p.stopped {
                 return Err(Box::new(Error::Stop)); // user code caught the first one
@@ -430,7 +466,7 @@ impl Pack for Collector {
             p.at += 1;
             p.at - 1
         };
-        let (expected, hash_then) = match f.table().entries.get(at) {
+        let (expected, hash_then) = match f.table().entries.get(nr) {
             Some(e) => (Some(e.look.clone()), e.hash),
             None => (None, 0),
         };
@@ -442,42 +478,56 @@ impl Pack for Collector {
             let now = Look::of(s);
             if (now.shape, now.dtype) != (expected.shape, expected.dtype) {
                 return Err(self.fail(format!(
-                    "checkpoint: Recomputed values for the following tensors have different metadata than during the forward pass.\ntensor at position {at}:\nsaved metadata: {}, shape {:?}, dtype {}\nrecomputed metadata: {}, shape {:?}, dtype {}",
-                    expected.op, expected.shape, expected.dtype.name(), now.op, now.shape, now.dtype.name()
+                    "checkpoint: Recomputed values for the following tensors have different metadata than during the forward pass.\ntensor at position {nr}:\nsaved metadata: {}, shape {:?}, dtype {}\nrecomputed metadata: {}, shape {:?}, dtype {}{}",
+                    expected.op, expected.shape, expected.dtype.name(), now.op, now.shape, now.dtype.name(), at(&here())
                 )));
             }
             if now != expected {
                 return Err(self.fail(format!(
-                    "checkpoint: the recomputation ran other operations than the forward pass: at position {at} it saved {}, but the forward pass saved {}",
+                    "checkpoint: the recomputation ran other operations than the forward pass: at position {nr} it saved {}{}, but the forward pass saved {}",
                     now.text(),
+                    at(&here()),
                     expected.text()
                 )));
             }
             if f.check == Check::Values && hash(s.array)? != hash_then {
                 return Err(self.fail(format!(
-                    "checkpoint: the recomputation gave other values than the forward pass, first at position {at}: {}. Something it depends on changed in between, or it is random without preserve_rng_state",
-                    now.text()
+                    "checkpoint: the recomputation gave other values than the forward pass, first at position {nr}: {}{}. Something it depends on changed in between, or it is random without preserve_rng_state",
+                    now.text(),
+                    at(&here())
                 )));
             }
         }
-        let stop = self.stop && at + 1 >= self.last;
-        {
-            let mut t = f.table();
-            let wanted = t.entries[at].alive && self.only.is_none_or(|k| k as usize == at);
-            if wanted && let Some(c) = t.calls.iter_mut().find(|c| c.task == self.call) {
-                if c.values.len() <= at {
-                    c.values.resize_with(at + 1, || None);
+        let stop = self.stop && nr + 1 >= self.last;
+        let wanted = f.table().entries[nr].alive && self.only.is_none_or(|k| k as usize == nr);
+        let guarded = f.guarded || s.guarded;
+        if wanted {
+            let value = match guarded.then(|| self.guard(s)).transpose()?.flatten() {
+                Some(stowed) => Value::Guarded(stowed),
+                None => {
+                    let _counted = s.counts().then(|| Counted::new(s.array.storage()));
+                    Value::Plain { array: s.array.clone(), version: s.array.version(), _counted }
                 }
-                let old = c.values[at].replace(Value { array: s.array.clone(), version: s.array.version() });
-                drop(t);
-                drop(old);
-            }
+            };
+            let mut t = f.table();
+            let old = match t.calls.iter_mut().find(|c| c.task == self.call) {
+                Some(c) => {
+                    if c.values.len() <= nr {
+                        c.values.resize_with(nr + 1, || None);
+                    }
+                    c.values[nr].replace(value)
+                }
+                None => Some(value),
+            };
+            drop(t);
+            drop(old);
         }
         if stop {
             self.state.lock().unwrap_or_else(|e| e.into_inner()).stopped = true;
             return Err(Box::new(Error::Stop));
         }
-        Ok(None)
+        // the region may differentiate inside: its own slots are under the same guard
+        if guarded { self.guard(s) } else { Ok(None) }
     }
 }
 /// A recomputation starts as if nothing were open on the thread; everything is put back on every way out.

@@ -2,8 +2,9 @@
 //!
 //! A slot is (guard, key); the guard's table holds the saved tensor itself until a write to its bytes is announced, and a copy from then
 //! on. Slots that save the same region of a storage at the same version share a key. The storage remembers whom to tell (`Watcher`), so
-//! the route of the write does not matter: another view, `out=`, `.data`, an optimizer. Keys are reused only after the storage's note is
-//! gone. Invariant: nothing here runs a kernel or drops a tensor while the table is locked.
+//! the route of the write does not matter: another view, `out=`, `.data`, an optimizer. What may be written from outside without notice
+//! (memory lent to numpy) is copied at the save. Keys are reused only after the storage's note is gone. Invariant: nothing here runs a
+//! kernel or drops a tensor while the table is locked.
 use crate::array::Array;
 use crate::error::{Result, bail};
 use crate::kernels::pointwise;
@@ -35,6 +36,21 @@ struct Table {
     entries: Vec<Entry>,
     free: Vec<u32>,
 }
+impl Table {
+    /// The key under which `entry` is kept from now on.
+    fn add(&mut self, entry: Entry) -> u32 {
+        match self.free.pop() {
+            Some(k) => {
+                self.entries[k as usize] = entry;
+                k
+            }
+            None => {
+                self.entries.push(entry);
+                self.entries.len() as u32 - 1
+            }
+        }
+    }
+}
 pub struct Guard {
     me: Weak<Guard>,
     open: AtomicBool,
@@ -61,10 +77,17 @@ impl Guard {
     fn watcher(&self) -> Weak<dyn Watcher> {
         self.me.clone()
     }
-    /// Empties the table; slots stay, and answer with an error.
+    /// Ends it, and empties the table; slots stay, and answer with an error.
     pub fn close(&self) {
         self.open.store(false, Release);
-        let entries = std::mem::take(&mut self.table().entries);
+        self.forget(std::mem::take(&mut *self.table()).entries);
+    }
+    /// Empties the table. Slots stay, and answer with an error; their keys are not used again.
+    pub fn clear(&self) {
+        let entries = self.table().entries.iter_mut().map(|e| std::mem::replace(e, Entry::Free)).collect();
+        self.forget(entries);
+    }
+    fn forget(&self, entries: Vec<Entry>) {
         let who = self.watcher();
         for (key, e) in entries.iter().enumerate() {
             if let Entry::Original { array, .. } = e {
@@ -111,11 +134,18 @@ pub struct GuardPack {
 impl Pack for GuardPack {
     fn pack(self: Arc<Self>, s: &Saving<'_>) -> Result<Option<Stowed>> {
         if let Some(outer) = self.outer.as_ref().filter(|o| o.recomputes()) {
-            return outer.clone().pack(s);
+            return outer.clone().pack(&Saving { guarded: true, ..*s });
         }
         let guard = &self.guard;
         let array = s.array.clone();
         let by: Arc<dyn Stow> = guard.clone();
+        if array.storage().is_lent() {
+            // writes from outside are not announced: the copy is made now
+            let copy = pointwise::cast_kept(&array, array.dtype)?;
+            let _counted = Counted::new(copy.storage());
+            let key = guard.table().add(Entry::Cloned { copy, slots: 1, _counted });
+            return Ok(Some(Stowed { by, key, keeper: None }));
+        }
         let (key, new) = {
             let mut t = guard.table();
             match Guard::shared(&mut t, &array) {
@@ -127,17 +157,7 @@ impl Pack for GuardPack {
                         slots: 1,
                         _counted: s.counts().then(|| Counted::new(array.storage())),
                     };
-                    let key = match t.free.pop() {
-                        Some(k) => {
-                            t.entries[k as usize] = entry;
-                            k
-                        }
-                        None => {
-                            t.entries.push(entry);
-                            t.entries.len() as u32 - 1
-                        }
-                    };
-                    (key, true)
+                    (t.add(entry), true)
                 }
             }
         };
@@ -145,6 +165,12 @@ impl Pack for GuardPack {
             array.storage().watch(Note { who: guard.watcher(), key, span: array.byte_span() });
         }
         Ok(Some(Stowed { by, key, keeper: None }))
+    }
+    fn recomputes(&self) -> bool {
+        self.outer.as_ref().is_some_and(|o| o.recomputes())
+    }
+    fn allows_writes(&self) -> bool {
+        true
     }
 }
 impl Watcher for Guard {
@@ -184,7 +210,12 @@ impl Stow for Guard {
         match self.table().entries.get(key as usize) {
             Some(Entry::Original { held, .. }) => Ok(held.tensor().clone()),
             Some(Entry::Cloned { copy, .. }) => Ok(Tensor::new(copy.clone())),
-            _ => bail!(Assertion, "{}: the mutation guard lost a value of shape {:?}", want.by, want.shape),
+            _ => bail!(
+                Assertion,
+                "{}: the 'allow_mutation_on_saved_tensors' context let go of a value of shape {:?} (its clear() was called)",
+                want.by,
+                want.shape
+            ),
         }
     }
     fn release(&self, key: u32) {

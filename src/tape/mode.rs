@@ -179,6 +179,10 @@ pub fn swap_packs(new: Vec<Arc<dyn Pack>>) -> Vec<Arc<dyn Pack>> {
         std::mem::replace(&mut *t.packs.borrow_mut(), new)
     })
 }
+/// May what is saved now be overwritten, by the word of any policy of this thread?
+pub fn writes_allowed() -> bool {
+    THREAD.with(|t| t.depth.get() != 0 && t.packs.borrow().iter().any(|p| p.allows_writes()))
+}
 /// The policies from the outermost to the innermost.
 pub fn all_packs() -> Vec<Arc<dyn Pack>> {
     THREAD.with(|t| t.packs.borrow().clone())

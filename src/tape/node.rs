@@ -13,7 +13,7 @@ use crate::layout::Dims;
 use smallvec::SmallVec;
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// What `op!` knows of an op.
@@ -290,9 +290,23 @@ pub struct Node {
     saved: Mutex<Slots>,
     hooks: Mutex<Option<Box<NodeHooks>>>,
     hooked: AtomicBool,
+    /// Edges into this node whose own node also keeps, in a slot, the tensor that owns it (see `owned_by_its_tensor`); `LEFT` once a
+    /// tensor has gone over to another node.
+    shadow: AtomicU32,
     pub line: Option<Line>,
     /// The Python wrapper, borrowed.
     pub wrapper: AtomicPtr<()>,
+}
+const LEFT: u32 = 1 << 31;
+/// The nodes at the other end of edges whose tensor a slot keeps as well.
+fn shadowed<'a>(info: &Info, inputs: &'a [Input], values: &'a [Value]) -> impl Iterator<Item = &'a Arc<Node>> {
+    info.saves.iter().zip(values).filter_map(|((_, source), value)| match (source, value) {
+        (Source::Input(i), Value::Kept { .. }) => match &inputs.get(*i as usize)?.edge {
+            Edge::Node(n, _) => Some(n),
+            _ => None,
+        },
+        _ => None,
+    })
 }
 /// What a node leaves behind.
 type Remains = (SmallVec<[Input; 2]>, Slots, Option<Box<NodeHooks>>);
@@ -306,6 +320,7 @@ impl Drop for Node {
     fn drop(&mut self) {
         let slots = self.saved.get_mut().unwrap_or_else(|e| e.into_inner());
         let hooks = self.hooks.get_mut().unwrap_or_else(|e| e.into_inner());
+        shadowed(self.op.info(), &self.inputs, &slots.values).for_each(|n| n.unshadow());
         let nested = DROPS.try_with(|q| q.busy.replace(true));
         if nested == Ok(true) {
             let mine = (std::mem::take(&mut self.inputs), std::mem::take(slots), hooks.take());
@@ -334,6 +349,9 @@ impl Node {
         slots: Slots,
         line: Option<Line>,
     ) -> Arc<Node> {
+        for n in shadowed(op.info(), &inputs, &slots.values) {
+            n.shadow.fetch_add(1, Relaxed);
+        }
         let node = Arc::new(Node {
             seq: AtomicU64::new(seq),
             op,
@@ -343,6 +361,7 @@ impl Node {
             saved: Mutex::new(slots),
             hooks: Mutex::new(None),
             hooked: AtomicBool::new(false),
+            shadow: AtomicU32::new(0),
             line,
             wrapper: AtomicPtr::new(std::ptr::null_mut()),
         });
@@ -400,6 +419,38 @@ impl Node {
     pub fn stack(&self) -> Option<String> {
         if self.is_hooked() { self.with_hooks(|h| h.stack.clone()) } else { None }
     }
+    fn unshadow(&self) {
+        self.shadow.fetch_sub(1, Relaxed);
+    }
+    /// A tensor whose history this was has another one now.
+    pub fn left(&self) {
+        self.shadow.fetch_or(LEFT, Relaxed);
+    }
+    /// Asked on behalf of a tensor whose history this node is: is the tensor the only owner, apart from edges of nodes that keep the very
+    /// tensor in a slot? Whoever is such a node owns the tensor, so what the node owns is garbage exactly when the tensor is (rule 5).
+    pub fn owned_by_its_tensor(self: &Arc<Self>) -> bool {
+        Arc::strong_count(self) as u64 == 1 + self.shadow.load(Relaxed) as u64
+    }
+    /// Puts another value into a slot; gives back the old one, to be dropped by the caller.
+    pub fn replace_slot(&self, slot: usize, value: Value) -> Value {
+        let mut s = self.slots();
+        let Some(at) = s.values.get_mut(slot) else { return value };
+        let old = std::mem::replace(at, value);
+        drop(s);
+        if let (Some((_, Source::Input(i))), Value::Kept { .. }) = (self.info().saves.get(slot), &old)
+            && let Some(Input { edge: Edge::Node(n, _), .. }) = self.inputs.get(*i as usize)
+        {
+            n.unshadow();
+        }
+        old
+    }
+    /// Is input `i` one that has a derivative, and so is shown to the user?
+    pub fn shows(&self, i: usize) -> bool {
+        match self.op.inner() {
+            Some(inner) => i == 0 || inner.shows(i),
+            None => self.info().every || self.info().uses.inputs >> i.min(15) & 1 != 0,
+        }
+    }
     /// Lets go of every saved value, as backward does without `retain_graph`.
     pub fn release(&self) {
         let gone = {
@@ -410,6 +461,7 @@ impl Node {
             s.freed = !s.values.is_empty() || self.op.inner().is_some();
             std::mem::take(&mut s.values)
         };
+        shadowed(self.info(), &self.inputs, &gone).for_each(|n| n.unshadow());
         drop(gone);
         if let Some(n) = self.op.inner() {
             n.release();
@@ -425,6 +477,13 @@ impl Node {
     /// Number of the slot of this name; a list's name gives its first slot.
     pub fn slot_number(&self, name: &str) -> Option<usize> {
         self.info().saves.iter().position(|(n, _)| *n == name)
+    }
+    /// The input whose value a slot keeps.
+    pub fn slot_input(&self, slot: usize) -> Option<u32> {
+        match self.info().saves.get(slot) {
+            Some((_, Source::Input(i))) if (*i as usize) < self.inputs.len() => Some(*i as u32),
+            _ => None,
+        }
     }
     pub fn slot_name(&self, slot: usize) -> String {
         match self.op.list() {
@@ -473,6 +532,9 @@ impl Node {
             s.freed |= !s.values.is_empty();
             std::mem::take(&mut s.values)
         });
+        if let Some(values) = &slots {
+            shadowed(self.info(), &self.inputs, values).for_each(|n| n.unshadow());
+        }
         let hooks = self.hooks.try_lock().ok().and_then(|mut h| h.take());
         self.op.clear();
         (slots, hooks)

@@ -6,7 +6,7 @@
 //! of a write before it, outputs are packed after.
 use super::hooks::Line;
 use super::node::{Backward, Edge, Info, Input, Inputs, Meta, Node, Source};
-use super::saved::{Origin, Pack, Slots, Value, here, save};
+use super::saved::{NO_INPUT, Origin, Pack, Slots, Value, here, save};
 use super::tensor::{Tensor, ViewKind};
 use super::{dispatch, mode};
 use crate::array::Array;
@@ -77,6 +77,38 @@ pub(super) fn note_reads(info: &'static Info, arrays: Arrays<'_>, target: Option
         }
     }
 }
+thread_local! {
+    static TRACING: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    static TRACED: std::cell::RefCell<Vec<usize>> = const { std::cell::RefCell::new(Vec::new()) };
+}
+/// While a custom function computes: what it derives from these inputs is marked, so that a derivative through a value that is neither
+/// input nor output is an error rather than zero. Put back on every way out.
+pub struct Tracing(Vec<usize>);
+impl Tracing {
+    /// `inputs`: tensors by address, alive for as long as this.
+    pub fn start(inputs: Vec<usize>) -> Tracing {
+        TRACING.set(!inputs.is_empty());
+        Tracing(TRACED.with(|t| t.replace(inputs)))
+    }
+}
+impl Drop for Tracing {
+    fn drop(&mut self) {
+        TRACING.set(!self.0.is_empty());
+        TRACED.with(|t| t.replace(std::mem::take(&mut self.0)));
+    }
+}
+#[cold]
+fn trace(info: &'static Info, inputs: Operands<'_>, out: &Tensor) {
+    let derives = TRACED.with(|traced| {
+        let traced = traced.borrow();
+        inputs.iter().enumerate().any(|(i, t)| {
+            t.is_some_and(|t| t.is_traced() || traced.contains(&t.id())) && (info.every || info.uses.inputs >> i.min(15) & 1 != 0)
+        })
+    });
+    if derives && out.dtype().is_float() {
+        out.set_traced();
+    }
+}
 pub(super) type Refs<'a> = SmallVec<[Option<&'a Array>; 4]>;
 /// The inputs' arrays, cloned out of their tensors.
 pub(super) struct Lent(SmallVec<[Option<Array>; 3]>);
@@ -125,14 +157,24 @@ pub fn record(how: How<'_>, info: &'static Info, inputs: Operands<'_>, forward: 
     if now.dispatching()
         && let Some(mut out) = dispatch::run(how, info, inputs, op, false)?
     {
-        return Ok(out.swap_remove(0));
+        let out = out.swap_remove(0);
+        if TRACING.get() {
+            trace(info, inputs, &out);
+        }
+        return Ok(out);
     }
     let graded = if now.grad_enabled() { graded(info, inputs) } else { 0 };
     match how {
-        How::Fresh if graded == 0 => lend(inputs, |x| {
-            let out = forward(x, Out(None))?;
-            Ok(finish(info, inputs, x, out, Edge::None))
-        }),
+        How::Fresh if graded == 0 => {
+            let out = lend(inputs, |x| -> Result<Tensor> {
+                let out = forward(x, Out(None))?;
+                Ok(finish(info, inputs, x, out, Edge::None))
+            })?;
+            if TRACING.get() {
+                trace(info, inputs, &out);
+            }
+            Ok(out)
+        }
         How::Fresh if now.watched() || info.state != 0 || mode::anomaly() => {
             // user code may run between the steps: the arrays are cloned out
             let lent = Lent::of(inputs);
@@ -287,7 +329,8 @@ pub(super) fn save_inputs(
             };
             save(pack, info.op, name, before, Origin::Overwritten(t), i as u32)?
         } else {
-            save(pack, info.op, name, array, Origin::Input(t), i as u32)?
+            let input = if graded >> i.min(63) & 1 == 0 { NO_INPUT } else { i as u32 };
+            save(pack, info.op, name, array, Origin::Input(t), input)?
         };
     }
     Ok(Slots { values, freed: false })
@@ -310,7 +353,7 @@ pub(super) fn save_outputs(
     }
     Ok(())
 }
-/// State is saved as the op left it.
+/// State is saved as the op left it. A checkpoint frame does not forget it: it lives anyway, and a second run leaves it as it is by then.
 pub(super) fn save_state(
     info: &'static Info,
     inputs: Operands<'_>,
@@ -319,6 +362,7 @@ pub(super) fn save_state(
     pack: Option<&Arc<dyn Pack>>,
     slots: &mut Slots,
 ) -> Result<()> {
+    let pack = pack.filter(|p| !p.recomputes());
     for &slot in info.order {
         let (name, source) = info.saves[slot as usize];
         if let Source::Input(i) = source
@@ -327,7 +371,7 @@ pub(super) fn save_state(
             && info.uses.reads(slot, graded)
         {
             slots.values[slot as usize] =
-                save(pack, info.op, name, arrays[i as usize].expect("state that is saved is there"), Origin::Input(t), i as u32)?;
+                save(pack, info.op, name, arrays[i as usize].expect("state that is saved is there"), Origin::Input(t), NO_INPUT)?;
         }
     }
     Ok(())
@@ -442,6 +486,9 @@ fn into(graded: bool, out: &Tensor, info: &'static Info, inputs: Operands<'_>, f
     // A kernel may compute straight into `out` only if nothing it reads lies there.
     let apart = lent.0.iter().flatten().all(|a| !a.shares(&to) || a.same_elements(&to));
     let value = forward(&lent.refs(), Out(apart.then_some(&to)))?;
+    if TRACING.get() {
+        trace(info, inputs, out);
+    }
     filled(info.op, out, &to, &value)
 }
 /// Leaves `value`, the result of a composition, in the user's `out`.
@@ -500,6 +547,9 @@ fn in_place(graded: u64, info: &'static Info, inputs: Operands<'_>, forward: For
         let value = forward(&arrays, Out(Some(to)))?;
         settle(info.op, to, &value)?;
         after_write(to);
+        if TRACING.get() {
+            trace(info, inputs, target);
+        }
         return Ok(target.clone());
     }
     let pack = mode::pack();
@@ -575,7 +625,11 @@ pub fn record_many(info: &'static Info, inputs: Operands<'_>, forward: Forwards<
     if graded == 0 {
         let outs = forward(&arrays)?;
         let n = visible(outs.len());
-        return Ok(outs.into_iter().take(n).map(|a| view(a, Edge::None)).collect());
+        let outs: SmallVec<[Tensor; 4]> = outs.into_iter().take(n).map(|a| view(a, Edge::None)).collect();
+        if TRACING.get() {
+            outs.iter().enumerate().filter(|(i, _)| info.nondiff >> i & 1 == 0).for_each(|(_, out)| trace(info, inputs, out));
+        }
+        return Ok(outs);
     }
     let pack = mode::pack();
     let ins = edges(inputs, graded)?;

@@ -53,17 +53,24 @@ pub trait Pack: Send + Sync {
     fn recomputes(&self) -> bool {
         false
     }
+    /// Values saved under it may be overwritten afterwards (the mutation guard).
+    fn allows_writes(&self) -> bool {
+        false
+    }
     /// The policy as itself, for those who know it.
     fn as_any(&self) -> Option<&dyn std::any::Any> {
         None
     }
 }
 /// One value about to be saved.
+#[derive(Clone, Copy)]
 pub struct Saving<'a> {
     pub op: &'static str,
     pub slot: &'a str,
     pub array: &'a Array,
     pub origin: Origin<'a>,
+    /// A policy further in lets it be overwritten (the mutation guard, inside a checkpoint frame).
+    pub guarded: bool,
 }
 #[derive(Clone, Copy)]
 pub enum Origin<'a> {
@@ -159,10 +166,24 @@ pub struct Packed {
 /// Where the gradient of an unpacked value goes.
 enum History {
     None,
-    Input(Edge),
+    /// That of the node's own input of this number: no second owner, which would hide the node from the collector.
+    Input(u32),
+    Edge(Edge),
     Output(u32),
     OnView(Box<(Geometry, Geometry)>, Weak<Node>),
 }
+impl History {
+    /// `input`: the input of the node to be made whose edge this is, if it is one's.
+    fn of(edge: Edge, input: Option<u32>) -> History {
+        match (edge, input) {
+            (Edge::None, _) => History::None,
+            (_, Some(i)) => History::Input(i),
+            (edge, None) => History::Edge(edge),
+        }
+    }
+}
+/// In place of an input's number: the value saved is none of the inputs that have an edge.
+pub const NO_INPUT: u32 = u32::MAX;
 #[derive(Default)]
 pub struct Slots {
     pub values: SmallVec<[Value; 2]>,
@@ -254,9 +275,11 @@ impl Value {
         let (array, name) = (t.array(), node.slot_name(slot));
         let (origin, history) = match self {
             Value::Output(k) => (Origin::Output(k.nr), History::Output(k.nr)),
-            _ => (Origin::Input(&t), History::Input(t.edge())),
+            _ => {
+                (Origin::Input(&t), History::of(t.edge(), node.slot_input(slot).filter(|i| node.inputs[*i as usize].edge.same(&t.edge()))))
+            }
         };
-        match pack_one(by, &Saving { op: node.info().op, slot: &name, array: &array, origin })? {
+        match pack_one(by, &Saving { op: node.info().op, slot: &name, array: &array, origin, guarded: false })? {
             Some(stowed) => Ok(Value::Packed(Arc::new(Packed { stowed, shape: array.shape, dtype: array.dtype, history }))),
             None => Ok(self.share()),
         }
@@ -267,8 +290,8 @@ impl Value {
             Value::Packed(p) if Arc::strong_count(p) == 1 => {
                 f(Visit::Slot(&p.stowed));
                 match &p.history {
-                    History::Input(Edge::Node(n, _)) => f(Visit::Node(n)),
-                    History::Input(Edge::Leaf(h)) => f(Visit::Held(h)),
+                    History::Edge(Edge::Node(n, _)) => f(Visit::Node(n)),
+                    History::Edge(Edge::Leaf(h)) => f(Visit::Held(h)),
                     _ => {}
                 }
             }
@@ -324,7 +347,8 @@ impl Packed {
         }
         let edge = match &self.history {
             History::None => Edge::None,
-            History::Input(e) => e.clone(),
+            History::Input(i) => node.inputs[*i as usize].edge.clone(),
+            History::Edge(e) => e.clone(),
             History::Output(nr) => output_edge(node, *nr, dtype),
             History::OnView(pair, on) => match on.upgrade() {
                 Some(on) => on.info().views.strided(Edge::Node(on.clone(), 0), &pair.0, &pair.1, &Meta { shape, dtype })?,
@@ -351,7 +375,8 @@ pub fn pack_one(by: &Arc<dyn Pack>, s: &Saving<'_>) -> Result<Option<Stowed>> {
     }
     Ok(stowed)
 }
-/// Saves one value into a slot: the innermost policy of the thread may take it, otherwise it is kept.
+/// Saves one value into a slot: the innermost policy of the thread may take it, otherwise it is kept. `input`: which of the node's inputs
+/// it is, by whose edge its gradient goes, or `NO_INPUT`.
 #[inline]
 pub fn save(pack: Option<&Arc<dyn Pack>>, op: &'static str, slot: &str, array: &Array, origin: Origin<'_>, input: u32) -> Result<Value> {
     if let Some(by) = pack {
@@ -375,14 +400,11 @@ fn save_packed(by: &Arc<dyn Pack>, op: &'static str, slot: &str, array: &Array, 
     if let Origin::Input(t) = origin {
         t.check_savable()?;
     }
-    match pack_one(by, &Saving { op, slot, array, origin })? {
+    match pack_one(by, &Saving { op, slot, array, origin, guarded: false })? {
         None => keep(array, origin, input),
         Some(stowed) => {
             let history = match origin {
-                Origin::Input(t) | Origin::Overwritten(t) => match t.edge() {
-                    Edge::None => History::None,
-                    e => History::Input(e),
-                },
+                Origin::Input(t) | Origin::Overwritten(t) => History::of(t.edge(), (input != NO_INPUT).then_some(input)),
                 Origin::Output(nr) => History::Output(nr),
             };
             Ok(Value::Packed(Arc::new(Packed { stowed, shape: array.shape, dtype: array.dtype, history })))
@@ -401,7 +423,7 @@ pub struct Parked {
 impl Parked {
     pub fn new(t: &Tensor, by: &'static str) -> Result<Parked> {
         let array = t.array();
-        let value = save(mode::pack().as_ref(), by, "argument", &array, Origin::Input(t), 0)?;
+        let value = save(mode::pack().as_ref(), by, "argument", &array, Origin::Input(t), NO_INPUT)?;
         let edge = if matches!(value, Value::Packed(_)) { t.edge() } else { Edge::None };
         Ok(Parked { value, edge })
     }

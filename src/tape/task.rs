@@ -6,7 +6,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::any::Any;
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
 /// What holds while a backward call runs on this thread; hooks may ask for it.
@@ -43,13 +43,55 @@ pub fn current_task() -> Option<u64> {
 pub fn queue_callback(f: Box<dyn FnOnce() -> Result<()>>) -> Result<()> {
     with_task(|t| t.callbacks.push(f)).ok_or_else(|| err!(Runtime, "Final callbacks can only be installed during backward pass."))
 }
-/// Tells `who` when the innermost call ends.
-pub fn at_end(who: Weak<dyn Ends>) -> Option<u64> {
-    with_task(|t| {
-        if !t.ends.iter().any(|e| Weak::ptr_eq(e, &who)) {
-            t.ends.push(who);
+/// Backward calls of this thread that share what they recompute: under one number, until the group is closed.
+struct Group {
+    id: u64,
+    ends: Vec<Weak<dyn Ends>>,
+}
+thread_local! { static GROUP: RefCell<Option<Group>> = const { RefCell::new(None) }; }
+/// Opens a group; false if one is open on this thread.
+pub fn open_group() -> bool {
+    GROUP.with(|g| {
+        let mut g = g.borrow_mut();
+        let free = g.is_none();
+        if free {
+            *g = Some(Group { id: NEXT_TASK.fetch_add(1, Relaxed), ends: Vec::new() });
         }
-        t.id
+        free
+    })
+}
+/// Closes the group of this thread, and tells who wants to know.
+pub fn close_group() {
+    let Some(group) = GROUP.with(|g| g.borrow_mut().take()) else { return };
+    tell(&group.ends, group.id);
+}
+fn tell(ends: &[Weak<dyn Ends>], id: u64) {
+    for e in ends {
+        if let Some(e) = e.upgrade() {
+            e.ended(id);
+        }
+    }
+}
+/// Tells `who` when the innermost call ends, or the group that it is part of. Gives the number under which that will be; None outside of
+/// backward.
+pub fn at_end(who: Weak<dyn Ends>) -> Option<u64> {
+    let add = |ends: &mut Vec<Weak<dyn Ends>>, who: &Weak<dyn Ends>| {
+        if !ends.iter().any(|e| Weak::ptr_eq(e, who)) {
+            ends.push(who.clone());
+        }
+    };
+    current_task()?;
+    let group = GROUP.with(|g| {
+        g.borrow_mut().as_mut().map(|g| {
+            add(&mut g.ends, &who);
+            g.id
+        })
+    });
+    group.or_else(|| {
+        with_task(|t| {
+            add(&mut t.ends, &who);
+            t.id
+        })
     })
 }
 /// Takes its task off the stack, on every way out, and tells who wants to know.
@@ -63,10 +105,6 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         let Some(task) = TASKS.with(|t| t.borrow_mut().pop()) else { return };
-        for e in &task.ends {
-            if let Some(e) = e.upgrade() {
-                e.ended(task.id);
-            }
-        }
+        tell(&task.ends, task.id);
     }
 }

@@ -63,6 +63,8 @@ const EXTRA: u8 = 16;
 const RETAINS: u8 = 32;
 /// An alias of a leaf: its edge says which.
 const ALIAS: u8 = 64;
+/// Computed from inputs of a custom function.
+const TRACED: u8 = 128;
 
 #[derive(Clone)]
 pub struct Tensor(Arc<Impl>);
@@ -154,6 +156,9 @@ impl Impl {
 impl WeakTensor {
     pub fn upgrade(&self) -> Option<Tensor> {
         self.0.upgrade().map(Tensor)
+    }
+    pub fn is(&self, t: &Tensor) -> bool {
+        std::ptr::eq(self.0.as_ptr(), Arc::as_ptr(&t.0))
     }
 }
 impl Tensor {
@@ -350,10 +355,7 @@ impl Tensor {
         if self.flags() & HAS_FN == 0 {
             return None;
         }
-        match &self.state().edge {
-            Edge::Node(n, nr) => Some((n.clone(), *nr)),
-            _ => None,
-        }
+        self.state_node()
     }
     /// Sets the history, as it is now (an in-place operation, a custom Function).
     pub fn set_edge(&self, edge: Edge) {
@@ -372,7 +374,29 @@ impl Tensor {
         if is_node {
             self.set_flag(REQUIRES_GRAD, false);
         }
+        if let Edge::Node(n, _) = &old {
+            n.left();
+            if self.retains_grad() {
+                self.retain_at_new_node(n);
+            }
+        }
         drop(old);
+    }
+    /// `retain_grad` asks for the gradient of what the tensor is now: it moves along with an in-place operation.
+    #[cold]
+    fn retain_at_new_node(&self, old: &Arc<Node>) {
+        let Some((new, nr)) = self.state_node() else { return };
+        let gone: Vec<_> = old.with_hooks(|h| h.retain.extract_if(.., |(_, t)| t.is(self)).collect());
+        if !gone.is_empty() {
+            new.with_hooks(|h| h.retain.push((nr, self.downgrade())));
+        }
+        drop(gone);
+    }
+    fn state_node(&self) -> Option<(Arc<Node>, u32)> {
+        match &self.state().edge {
+            Edge::Node(n, nr) => Some((n.clone(), *nr)),
+            _ => None,
+        }
     }
     /// `detach_()`.
     pub fn forget_history(&self) {
@@ -472,6 +496,13 @@ impl Tensor {
         drop(s);
         drop(old);
     }
+    /// Was it computed, without a history, from inputs of a custom function that require grad (see `record::Tracing`)?
+    pub fn is_traced(&self) -> bool {
+        self.flags() & TRACED != 0
+    }
+    pub fn set_traced(&self) {
+        self.set_flag(TRACED, true);
+    }
     pub fn retains_grad(&self) -> bool {
         self.flags() & RETAINS != 0
     }
@@ -506,7 +537,7 @@ impl Tensor {
     pub fn try_visit(&self, f: &mut dyn FnMut(Visit<'_>)) {
         if let Ok(s) = self.0.state.try_lock() {
             if let Edge::Node(n, _) = &s.edge {
-                f(Visit::Node(n));
+                f(Visit::History(n));
             }
             if let Edge::Leaf(h) = &s.edge {
                 f(Visit::Held(h));
@@ -604,6 +635,8 @@ impl std::fmt::Debug for Tensor {
 /// What a tensor or a node owns, as the collector sees it.
 pub enum Visit<'a> {
     Node(&'a Arc<Node>),
+    /// The node that made a tensor, on behalf of that tensor.
+    History(&'a Arc<Node>),
     Held(&'a Held),
     Grad(&'a Arc<dyn GradHook>),
     Pre(&'a Arc<dyn PreHook>),

@@ -40,6 +40,7 @@ class _Settings(_local):
 
     early_stop: bool | None = None
     debug: bool | None = None
+    group: GraphExecGroup | None = None
 
 
 _settings = _Settings()
@@ -412,21 +413,37 @@ class DefaultDeviceType:
 
 
 class GraphExecGroup:
-    """Backward calls inside one group may share what a checkpoint recomputed, in torch. Here each call recomputes for itself, which is
-    right for any number of calls; the context exists so that programs that open one run.
+    """Inside, backward calls of this thread share what checkpoints compute again: a region runs once for the whole group, not once a call.
+
+    The calls should go through different parts of the graph: a value that one of them has used is gone, and computed once more for the
+    next (in torch that is an error). What is left over is let go of when the group ends. One inside another is a RuntimeError.
+
+    >>> import stowgrad as torch
+    >>> from stowgrad.utils.checkpoint import GraphExecGroup, checkpoint
+    >>> runs = []
+    >>> def split(t):
+    ...     runs.append(1)
+    ...     return t.sin().exp(), t.cos().exp()
+    >>> a, b = checkpoint(split, torch.ones(2, requires_grad=True))
+    >>> with GraphExecGroup():
+    ...     a.sum().backward(retain_graph=True)
+    ...     b.sum().backward()
+    >>> len(runs)
+    2
     """
 
+    __slots__ = ()
+
     def __enter__(self):
-        if GraphExecGroup._current is not None:
+        if not _C._open_backward_group():
             raise RuntimeError("GraphExecGroup contexts cannot be nested")
-        GraphExecGroup._current = self
+        _settings.group = self
         return self
 
-    def __exit__(self, *args):
-        GraphExecGroup._current = None
-
-    _current = None
+    def __exit__(self, *args) -> None:
+        _settings.group = None
+        _C._close_backward_group()
 
     @classmethod
     def _get_current_group(cls):
-        return cls._current
+        return _settings.group
