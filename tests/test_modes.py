@@ -165,7 +165,7 @@ def test_in_place_operations_through_views_keep_their_gradients():
         x = torch.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
         with mode:
             y = x * 1.0
-            y[0].mul_(y[1])
+            y[0].mul_(3)
             y.sin_()
             y.sum().backward()
         return x.grad
@@ -348,7 +348,7 @@ def test_operations_with_outputs_for_backward_alone_give_them_to_the_handler():
     x = torch.randn(3, 4, requires_grad=True)
     target = torch.tensor([0, 1, 2])
     want = torch.autograd.grad(torch.nn.functional.cross_entropy(x, target), x)[0]
-    with Count():
+    with Log(), Count(), Log():
         loss = torch.nn.functional.cross_entropy(x, target)
         got = torch.autograd.grad(loss, x)[0]
         torch.nn.functional.logsigmoid(x)
@@ -505,11 +505,15 @@ def test_nothing_is_kept_by_a_mode_that_was_left():
 
     run()
     gc.collect()
-    before = torch.memory_stats()
+
+    def live():
+        stats = torch.memory_stats()
+        return stats["tensor"]["live"], stats["saved"]["live"], stats["storages"]
+
+    before = live()
     refs = run()
     assert [r() for r in refs] == [None] * 3
-    after = torch.memory_stats()
-    assert {k: v for k, v in after.items() if "live" in k or "saved" in k} == {k: v for k, v in before.items() if "live" in k or "saved" in k}
+    assert live() == before
 
 
 def test_a_cycle_through_a_tagged_result_is_collected():
@@ -655,3 +659,45 @@ def test_wrapping_classes_are_known_by_what_they_offer():
     assert not modes.is_traceable_wrapper_subclass(torch.ones(2))
     q = modes.transform_subclass(p, lambda name, t: t + 1)
     assert type(q) is Pair and q.a.tolist() == [2.0, 2.0]
+
+
+def test_function_modes_and_switches():
+    class Calls(torch.overrides.TorchFunctionMode):
+        def __init__(self):
+            self.seen = []
+
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            self.seen.append(func.__name__)
+            return func(*args, **(kwargs or {}))
+
+    class Sub(torch.Tensor):
+        pass
+
+    x, s = torch.ones(2), torch.ones(2).as_subclass(Sub)
+    with Calls() as mode:
+        x.add(1)
+        x.detach()
+        with torch._C.DisableTorchFunctionSubclass():
+            assert type(s + 1) is torch.Tensor
+        with torch._C.DisableTorchFunction():
+            x.mul(2)
+            assert not torch.overrides.has_torch_function((x,))
+        with torch.overrides._pop_mode_temporarily():
+            x.div(2)
+    assert mode.seen == ["add", "detach", "add"]
+    assert torch.overrides.has_torch_function((s,)) and not torch.overrides.has_torch_function((x, 1))
+    with torch._C.DisableTorchFunctionSubclass():
+        assert not torch.overrides.has_torch_function((s,))
+
+
+def test_functions_are_found_by_name():
+    o = torch.overrides
+    assert o.resolve_name(torch.add) == "torch.add"
+    assert o.resolve_name(torch.Tensor.add) == "torch.Tensor.add"
+    assert o.resolve_name(torch.Tensor.shape.__get__) == "torch.Tensor.shape.__get__"
+    assert o.resolve_name(aten.add.Tensor) == "aten.add.Tensor"
+    found = o.get_overridable_functions()
+    assert torch.add in found[torch] and torch.Tensor.add in found[torch.Tensor]
+    assert torch.manual_seed in o.get_ignored_functions()
+    assert all(torch.manual_seed not in fs for fs in found.values())
+    assert o.get_testing_overrides()[torch.add](1, 2) == -1

@@ -43,7 +43,7 @@ __version__ = _C.__version__
 # Programs that ask which torch this is get the interface that is followed, and who follows it.
 torch_version = "2.13.0+stowgrad"
 
-_HIDDEN = {"Node", "RemovableHandle", "SavedTensor"}
+_HIDDEN = {"Node", "OpOverload", "OpOverloadPacket", "RemovableHandle", "SavedTensor"}
 globals().update({_k: _v for _k, _v in vars(_C).items() if not _k.startswith("_") and _k not in _HIDDEN})
 
 

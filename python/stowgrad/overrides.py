@@ -151,7 +151,12 @@ def resolve_name(f) -> str | None:
 
     if isinstance(f, str):
         return f
+    if isinstance(f, (_C.OpOverload, _C.OpOverloadPacket)):
+        return str(f)
     name = getattr(f, "__name__", None)
+    if name in ("__get__", "__set__"):
+        of = getattr(getattr(f, "__self__", None), "__name__", None)
+        return None if of is None else f"torch.Tensor.{of}.{name}"
     for owner, prefix in (
         (_Tensor, "torch.Tensor"),
         (stowgrad, "torch"),

@@ -182,7 +182,7 @@ op! {
 op! {
     /// Elementwise remainder with the sign of `other` (Python's `%`).
     RemainderBackward1 = fn remainder(self_, other | number);
-    schema "remainder.Tensor";
+    schema "remainder.Tensor; remainder.Scalar for numbers";
     inplace remainder_;
     forward(out) pointwise::run(out, "remainder", &table::Remainder {}, numeric("remainder", [self_, other])?);
     saves [self_, other];
@@ -203,7 +203,7 @@ op! {
 op! {
     /// Elementwise remainder with the sign of `self` (C's `fmod`).
     FmodBackward1 = fn fmod(self_, other | number);
-    schema "fmod.Tensor";
+    schema "fmod.Tensor; fmod.Scalar for numbers";
     inplace fmod_;
     forward(out) pointwise::run(out, "fmod", &table::Fmod {}, numeric("fmod", [self_, other])?);
     saves [self_, other];

@@ -209,7 +209,7 @@ fn broadcast_to_all(op: &'static str, a: &Array, product: &Array) -> Result<Dims
 op! {
     /// Without a dimension of length 1, on a tensor that nobody else will see.
     SqueezeBackward4 = fn squeezed_in_place(self_; dim: i64);
-    schema "squeeze_.dim";
+    schema "squeeze.dim";
     on [private];
     forward(_out) {
         let d = wrap_dim(*dim, self_.ndim())?;

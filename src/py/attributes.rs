@@ -256,7 +256,11 @@ impl PyTensor {
     }
     /// The same elements without history; writes are seen by autograd (the version is shared).
     fn detach<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        as_class_of(slf, crate::ops::detach(slf.get().tensor())?)
+        let run = || as_class_of(slf, crate::ops::detach(slf.get().tensor())?);
+        match super::call::plain_tensor(slf.as_any().as_borrowed()) {
+            Some(t) => Ok(wrap(slf.py(), crate::ops::detach(t)?)?.into_any()),
+            None => super::special::through("detach", &[slf.as_any()], run),
+        }
     }
     fn detach_<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
         let t = slf.get().tensor();

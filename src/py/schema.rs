@@ -468,7 +468,7 @@ impl PyPacket {
     }
 }
 /// What an operation reads, writes and gives.
-#[pyclass(name = "FunctionSchema", module = "stowgrad._C", frozen)]
+#[pyclass(name = "FunctionSchema", module = "stowgrad", frozen)]
 pub struct Schema {
     #[pyo3(get)]
     name: String,
@@ -515,7 +515,7 @@ impl Schema {
     }
 }
 /// One argument or result of an operation.
-#[pyclass(module = "stowgrad._C", frozen)]
+#[pyclass(module = "stowgrad", frozen)]
 pub struct Argument {
     #[pyo3(get)]
     name: &'static str,

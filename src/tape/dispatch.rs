@@ -54,9 +54,18 @@ pub enum Got {
 }
 type Outputs = SmallVec<[Tensor; 4]>;
 
-/// One op through whoever intercepts; None if nobody does. `many`: the op has several outputs, of which all are asked for.
+/// How many outputs an op has, and which of them its caller gets.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wanted {
+    One,
+    /// Those of several that the user gets.
+    Visible,
+    /// Those for backward alone too.
+    Whole,
+}
+/// One op through whoever intercepts; None if nobody does.
 #[cold]
-pub(super) fn run(how: How<'_>, info: &'static Info, inputs: Operands<'_>, op: MakeOp<'_>, many: bool) -> Result<Option<Outputs>> {
+pub(super) fn run(how: How<'_>, info: &'static Info, inputs: Operands<'_>, op: MakeOp<'_>, want: Wanted) -> Result<Option<Outputs>> {
     let Some(h) = host().filter(|h| h.intercepts(info, how, inputs)) else { return Ok(None) };
     let made = op();
     let call = Call { info, how, inputs, list: made.operands(), params: made.params() };
@@ -68,7 +77,7 @@ pub(super) fn run(how: How<'_>, info: &'static Info, inputs: Operands<'_>, op: M
     };
     let graded = if mode::grad_enabled() { graded(info, inputs) } else { 0 };
     match how {
-        How::Fresh => fresh(graded, many, info, inputs, op, &ask).map(Some),
+        How::Fresh => fresh(graded, want, info, inputs, op, &ask).map(Some),
         How::InPlace => in_place(graded, info, inputs, op, &ask).map(|t| Some(SmallVec::from_iter([t]))),
         How::Into(out) => {
             if graded != 0 || (mode::grad_enabled() && out.requires_grad()) {
@@ -115,12 +124,13 @@ fn written(to: &Tensor, op: &'static str, ask: &dyn Fn() -> Result<Vec<Tensor>>)
 }
 fn fresh(
     graded: u64,
-    many: bool,
+    want: Wanted,
     info: &'static Info,
     inputs: Operands<'_>,
     op: MakeOp<'_>,
     ask: &dyn Fn() -> Result<Vec<Tensor>>,
 ) -> Result<Outputs> {
+    let many = want != Wanted::One;
     let count = if info.outputs.is_empty() { None } else { Some(if many { info.outputs.len() } else { 1 }) };
     let all = || -> Result<Vec<Tensor>> {
         let outs = ask()?;
@@ -136,7 +146,7 @@ fn fresh(
         (true, true) => ViewKind::OneOfMany,
         (true, false) => ViewKind::Plain,
     };
-    let visible = |n: usize| if info.visible == 0 { n } else { info.visible };
+    let visible = |n: usize| if info.visible == 0 || want == Wanted::Whole { n } else { info.visible };
     if graded == 0 {
         let outs = all()?;
         let n = visible(outs.len());

@@ -4,11 +4,12 @@
 //! Not generic: everything that depends on the op arrives behind a reference, so that an op costs little code. Order matters: inputs are
 //! packed before the kernel runs (a recomputation may stop there, and an in-place op packs a copy of what it overwrites), watchers hear
 //! of a write before it, outputs are packed after.
+use super::dispatch::{self, Wanted};
 use super::hooks::Line;
+use super::mode;
 use super::node::{Backward, Edge, Info, Input, Inputs, Meta, Node, Source};
 use super::saved::{NO_INPUT, Origin, Pack, Slots, Value, here, save};
 use super::tensor::{Tensor, ViewKind};
-use super::{dispatch, mode};
 use crate::array::Array;
 use crate::error::{Error, Result, bail};
 use crate::kernels::{Out, pointwise};
@@ -155,7 +156,7 @@ fn lend<R>(inputs: Operands<'_>, f: impl Fn(Arrays<'_>) -> R) -> R {
 pub fn record(how: How<'_>, info: &'static Info, inputs: Operands<'_>, forward: Forward<'_>, op: MakeOp<'_>) -> Result<Tensor> {
     let now = mode::now();
     if now.dispatching()
-        && let Some(mut out) = dispatch::run(how, info, inputs, op, false)?
+        && let Some(mut out) = dispatch::run(how, info, inputs, op, Wanted::One)?
     {
         let out = out.swap_remove(0);
         if TRACING.get() {
@@ -605,7 +606,7 @@ pub fn record_many(info: &'static Info, inputs: Operands<'_>, forward: Forwards<
     let now = mode::now();
     let whole = info.visible != info.outputs.len() && mode::ask_whole(false);
     if now.dispatching()
-        && let Some(out) = dispatch::run(How::Fresh, info, inputs, op, true)?
+        && let Some(out) = dispatch::run(How::Fresh, info, inputs, op, if whole { Wanted::Whole } else { Wanted::Visible })?
     {
         return Ok(out);
     }
