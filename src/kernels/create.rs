@@ -139,8 +139,8 @@ simd! {
     /// is rounded to the stored type, while two vectors are full; the rest one by one.
     fn ramp<A: Real>(out: &mut [A], i: &mut usize, n: usize, lanes: usize, start: A, step: A, rounded: &dyn Fn(A) -> A) {
         let mut lane = [A::ZERO; 16];
-        for k in 0..16 {
-            lane[k] = A::lit(k as f64);
+        for (k, lane) in lane.iter_mut().enumerate() {
+            *lane = A::lit(k as f64);
         }
         for o in out.chunks_mut(lanes) {
             let number = A::lit(*i as f64);
