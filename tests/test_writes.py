@@ -5,7 +5,7 @@ import stowgrad as torch
 
 
 def leaf(*shape):
-    return torch.ones(*shape, requires_grad=True)
+    return torch.ones(shape, requires_grad=True)
 
 
 def test_a_view_that_requires_grad_itself_is_no_target_even_if_its_base_does_not():
