@@ -240,6 +240,7 @@ impl Meta {
         Meta { shape: a.shape, dtype: a.dtype }
     }
 }
+#[derive(Default)]
 pub struct Input {
     pub edge: Edge,
     /// What the input looks like, where it differs from the first output.

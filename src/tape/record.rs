@@ -169,7 +169,7 @@ pub fn record(how: How<'_>, info: &'static Info, inputs: Operands<'_>, forward: 
         How::Fresh if graded == 0 => {
             let out = lend(inputs, |x| -> Result<Tensor> {
                 let out = forward(x, Out(None))?;
-                Ok(finish(info, inputs, x, out, Edge::None))
+                Ok(finish(info, inputs, x, out, None))
             })?;
             if TRACING.get() {
                 trace(info, inputs, &out);
@@ -219,11 +219,11 @@ fn recorded(
         save_state(info, inputs, x, graded, pack, &mut slots)?;
     }
     if !out.dtype.is_float() {
-        return Ok(finish(info, inputs, x, out, Edge::None));
+        return Ok(finish(info, inputs, x, out, None));
     }
     save_outputs(info, graded, pack, &[&out], &mut slots)?;
     let node = node(op(), ins, line, x, &[Meta::of(&out)], slots);
-    Ok(finish(info, inputs, x, out, Edge::Node(node, 0)))
+    Ok(finish(info, inputs, x, out, Some(node)))
 }
 /// The inputs, as bits, along which gradients will go; input 63 stands for all beyond it.
 #[inline]
@@ -239,9 +239,9 @@ pub(super) fn graded(info: &'static Info, inputs: Operands<'_>) -> u64 {
     }
     bits
 }
-/// The result as a tensor. Touches no array of an input: they may be lent.
+/// The result as a tensor, with the node that made it. Touches no array of an input: they may be lent.
 #[inline]
-fn finish(info: &'static Info, inputs: Operands<'_>, x: Arrays<'_>, out: Array, edge: Edge) -> Tensor {
+fn finish(info: &'static Info, inputs: Operands<'_>, x: Arrays<'_>, out: Array, node: Option<Arc<Node>>) -> Tensor {
     // below autograd views are no views yet: what intercepted the op makes them so
     if info.view
         && !mode::below()
@@ -249,25 +249,26 @@ fn finish(info: &'static Info, inputs: Operands<'_>, x: Arrays<'_>, out: Array, 
         && a.shares(&out)
     {
         let kind = if mode::grad_enabled() { ViewKind::Plain } else { ViewKind::NoGrad };
-        return Tensor::view_of(parent, out, edge, kind);
+        return Tensor::view_of(parent, out, node.map_or(Edge::None, |n| Edge::Node(n, 0)), kind);
     }
-    match edge {
-        Edge::None => Tensor::new(out),
-        edge => Tensor::with_edge(out, edge),
+    match node {
+        None => Tensor::new(out),
+        Some(node) => Tensor::made_by(node, out),
     }
 }
 /// The edges along which the gradients will go.
 #[inline]
 pub(super) fn edges(inputs: Operands<'_>, graded: u64) -> Result<Inputs> {
     let mut ins = Inputs::new();
-    for (i, t) in inputs.iter().enumerate() {
-        ins.push(Input::along(match t {
-            Some(t) if graded >> i.min(63) & 1 != 0 && (i < 63 || t.requires_grad()) => {
-                t.check_history()?;
-                t.edge()
-            }
-            _ => Edge::None,
-        }));
+    ins.resize_with(inputs.len(), Input::default); // then filled in place: what is made elsewhere and moved is waited for
+    for (i, (input, t)) in ins.iter_mut().zip(inputs).enumerate() {
+        if let Some(t) = t
+            && graded >> i.min(63) & 1 != 0
+            && (i < 63 || t.requires_grad())
+        {
+            t.check_history()?;
+            input.edge = t.edge();
+        }
     }
     Ok(ins)
 }
@@ -275,23 +276,22 @@ pub(super) fn edges(inputs: Operands<'_>, graded: u64) -> Result<Inputs> {
 #[inline]
 fn keep_inputs(info: &'static Info, inputs: Operands<'_>, arrays: Arrays<'_>, graded: u64) -> Result<Slots> {
     let mut values: SmallVec<[Value; 2]> = SmallVec::new();
-    for (slot, &(_, source)) in info.saves.iter().enumerate() {
-        let Source::Input(i) = source else {
-            values.push(Value::Empty);
-            continue;
-        };
-        match inputs.get(i as usize) {
-            None => {} // of a list's slots there are as many as the list has inputs
-            Some(Some(t)) if info.uses.reads(slot as u8, graded) && info.state >> i.min(31) & 1 == 0 => {
-                let array = arrays[i as usize].expect("only inputs that are there are saved");
-                if array.number {
-                    values.push(Value::Number((*t).clone()));
-                } else {
-                    t.check_savable()?;
-                    values.push(Value::kept(array, t));
-                }
+    // Of a list's slots there are as many as the list has inputs.
+    let there = |s: &&(&str, Source)| !matches!(s.1, Source::Input(i) if i as usize >= inputs.len());
+    values.resize_with(info.saves.iter().take_while(there).count(), Value::default);
+    for (slot, value) in values.iter_mut().enumerate() {
+        if let Source::Input(i) = info.saves[slot].1
+            && let Some(Some(t)) = inputs.get(i as usize)
+            && info.uses.reads(slot as u8, graded)
+            && info.state >> i.min(31) & 1 == 0
+        {
+            let array = arrays[i as usize].expect("only inputs that are there are saved");
+            if array.number {
+                *value = Value::Number((*t).clone());
+            } else {
+                t.check_savable()?;
+                *value = Value::kept(array, t);
             }
-            Some(_) => values.push(Value::Empty),
         }
     }
     Ok(Slots { values, freed: false })

@@ -190,7 +190,12 @@ impl Tensor {
             Edge::Node(..) => HAS_FN,
             Edge::Leaf(_) => REQUIRES_GRAD | ALIAS,
         };
-        Self::make(array, flags, State { edge, ..State::default() })
+        Self::make(array, flags, State { edge, grad: None, view: None, extra: None })
+    }
+    /// The first output of a node.
+    #[inline]
+    pub fn made_by(node: Arc<Node>, array: Array) -> Tensor {
+        Self::make(array, HAS_FN, State { edge: Edge::Node(node, 0), grad: None, view: None, extra: None })
     }
     /// A view of `base` (or of its base), with the given history.
     pub fn view_of(parent: &Tensor, array: Array, edge: Edge, kind: ViewKind) -> Tensor {
@@ -200,7 +205,7 @@ impl Tensor {
         };
         let flags = VIEW | if matches!(edge, Edge::Node(..)) { HAS_FN } else { 0 } | (parent.flags() & INFERENCE);
         let view = Some(ViewOf { base, kind, version: array.version() });
-        Self::make(array, flags, State { edge, view, ..State::default() })
+        Self::make(array, flags, State { edge, grad: None, view, extra: None })
     }
     /// Makes a tensor that shares memory with `parent` a view of it (or of its base).
     pub fn become_view_of(&self, parent: &Tensor, kind: ViewKind) {
