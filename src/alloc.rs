@@ -363,6 +363,47 @@ pub fn trim() -> usize {
     bytes
 }
 
+/// The allocator of everything that is no block: nodes, tensors and lists, which are many and small. (The crate `mimalloc` takes the way
+/// for any alignment, which is three times as long as the plain one.)
+#[cfg(feature = "python")]
+pub struct SmallObjects;
+#[cfg(feature = "python")]
+mod small_objects {
+    use super::SmallObjects;
+    use libmimalloc_sys::{mi_free, mi_malloc, mi_malloc_aligned, mi_realloc, mi_realloc_aligned, mi_zalloc, mi_zalloc_aligned};
+    use std::alloc::{GlobalAlloc, Layout};
+
+    /// What `mi_malloc` aligns to: 16 bytes, or the size of smaller objects.
+    #[inline]
+    fn plain(size: usize, align: usize) -> bool {
+        align <= 16 && align <= size
+    }
+    // SAFETY: mimalloc's functions keep malloc's promises, and the plain ones align as `plain` says.
+    unsafe impl GlobalAlloc for SmallObjects {
+        #[inline]
+        unsafe fn alloc(&self, l: Layout) -> *mut u8 {
+            // SAFETY: any size and power of two will do.
+            unsafe { if plain(l.size(), l.align()) { mi_malloc(l.size()) } else { mi_malloc_aligned(l.size(), l.align()) } }.cast()
+        }
+        #[inline]
+        unsafe fn alloc_zeroed(&self, l: Layout) -> *mut u8 {
+            // SAFETY: as above.
+            unsafe { if plain(l.size(), l.align()) { mi_zalloc(l.size()) } else { mi_zalloc_aligned(l.size(), l.align()) } }.cast()
+        }
+        #[inline]
+        unsafe fn dealloc(&self, p: *mut u8, _: Layout) {
+            // SAFETY: the caller's word that `p` came from here.
+            unsafe { mi_free(p.cast()) }
+        }
+        #[inline]
+        unsafe fn realloc(&self, p: *mut u8, l: Layout, size: usize) -> *mut u8 {
+            // SAFETY: as above.
+            unsafe { if plain(size, l.align()) { mi_realloc(p.cast(), size) } else { mi_realloc_aligned(p.cast(), size, l.align()) } }
+                .cast()
+        }
+    }
+}
+
 /// What the accounts say. Exact for work of one thread; another thread's last `FLUSH` bytes may be missing until it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stats {

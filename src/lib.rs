@@ -23,7 +23,6 @@ pub mod engine;
 #[cfg(feature = "python")]
 pub mod py;
 
-/// Nodes, tensors and slots are many and small; the system's allocator takes three times as long for them.
 #[cfg(feature = "python")]
 #[global_allocator]
-static SMALL_OBJECTS: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static SMALL_OBJECTS: alloc::SmallObjects = alloc::SmallObjects;
