@@ -35,7 +35,6 @@ pub struct Array {
 }
 impl Array {
     /// Row-major, of unspecified content.
-    #[inline]
     pub fn empty(shape: Dims, dtype: DType) -> Result<Array> {
         let elements = if shape.len() <= 1 { shape.numel() } else { shape.checked_numel()? };
         Self::made(elements, shape, shape.strides(), dtype)
@@ -43,7 +42,6 @@ impl Array {
     pub fn empty_strided(shape: Dims, strides: Dims, dtype: DType) -> Result<Array> {
         Self::made(shape.checked_numel()?.min(layout::span(&shape, &strides)), shape, strides, dtype)
     }
-    #[inline]
     fn made(elements: usize, shape: Dims, strides: Dims, dtype: DType) -> Result<Array> {
         let Some(bytes) = elements.checked_mul(dtype.size()) else {
             return Err(Box::new(crate::error::Error::Memory { bytes: elements as u128 * dtype.size() as u128 }));
@@ -290,7 +288,6 @@ impl std::fmt::Debug for Array {
 /// A new row-major array that nobody else can see yet: may be written safely.
 pub struct Fresh(Array);
 impl Fresh {
-    #[inline]
     pub fn new(shape: Dims, dtype: DType) -> Result<Fresh> {
         Ok(Fresh(Array::empty(shape, dtype)?))
     }

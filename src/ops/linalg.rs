@@ -137,7 +137,7 @@ op! {
         let all: Vec<f64> = s.each().flat_map(|a| factors::cofactors(a, s.rows)).collect();
         s.array(&[s.rows, s.rows], &all)
     };
-    grad(g, cx) { A uses [] => bail!(NotImplemented, "linalg.det: the second derivative at a singular matrix is not implemented (a gradient of shape {:?} arrived)", g.shape()) }
+    grad(g, cx) { A uses [] => Err(crate::error::err!(NotImplemented, "linalg.det: the second derivative at a singular matrix is not implemented (a gradient of shape {:?} arrived)", g.shape())) }
 }
 function! {
     /// The determinant of a square matrix, or of each in a batch.

@@ -152,7 +152,7 @@ fn lend<R>(inputs: Operands<'_>, f: impl Fn(Arrays<'_>) -> R) -> R {
 }
 
 /// Records an op with one output.
-#[inline]
+#[inline(never)]
 pub fn record(how: How<'_>, info: &'static Info, inputs: Operands<'_>, forward: Forward<'_>, op: MakeOp<'_>) -> Result<Tensor> {
     let now = mode::now();
     if now.dispatching()
@@ -226,7 +226,6 @@ fn recorded(
     Ok(finish(info, inputs, x, out, Some(node)))
 }
 /// The inputs, as bits, along which gradients will go; input 63 stands for all beyond it.
-#[inline]
 pub(super) fn graded(info: &'static Info, inputs: Operands<'_>) -> u64 {
     let mut bits = 0;
     for (i, t) in inputs.iter().enumerate() {
@@ -240,7 +239,6 @@ pub(super) fn graded(info: &'static Info, inputs: Operands<'_>) -> u64 {
     bits
 }
 /// The result as a tensor, with the node that made it. Touches no array of an input: they may be lent.
-#[inline]
 fn finish(info: &'static Info, inputs: Operands<'_>, x: Arrays<'_>, out: Array, node: Option<Arc<Node>>) -> Tensor {
     // below autograd views are no views yet: what intercepted the op makes them so
     if info.view
@@ -257,7 +255,6 @@ fn finish(info: &'static Info, inputs: Operands<'_>, x: Arrays<'_>, out: Array, 
     }
 }
 /// The edges along which the gradients will go.
-#[inline]
 pub(super) fn edges(inputs: Operands<'_>, graded: u64) -> Result<Inputs> {
     let mut ins = Inputs::new();
     ins.resize_with(inputs.len(), Input::default); // then filled in place: what is made elsewhere and moved is waited for
