@@ -110,6 +110,22 @@ def test_a_handler_gets_the_very_tensors_and_numbers_as_numbers():
     assert got == [(True, (2.5,), {}, ()), (True, (1,), {"alpha": 3}, ())]
 
 
+@pytest.mark.parametrize(
+    "f", [lambda x: 2**x, lambda x: torch.addcdiv(x, x, x + 1, value=0.5), lambda x: 1 - x, lambda x: 3 / x, lambda x: x % 2]
+)
+def test_numbers_in_formulas_come_out_right(f):
+    def grads(mode):
+        x = torch.tensor([0.5, 1.5], dtype=torch.float32, requires_grad=True)
+        with mode:
+            (g,) = torch.autograd.grad(f(x).sum(), x, create_graph=True)
+            if g.requires_grad:
+                (g,) = torch.autograd.grad(g.sum(), x)
+        assert g.dtype == torch.float32
+        return g
+
+    assert torch.equal(grads(Log()), grads(_nothing()))
+
+
 def test_what_the_handler_returns_is_the_value():
     class Double(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):

@@ -7,6 +7,7 @@
 use super::arg::{FromArg, Kind, Refused, kind};
 use super::call::Values;
 use super::dtype::{PyDType, PyDevice};
+use super::entry::Param;
 use super::random::PyGenerator;
 use super::ret::number;
 use super::schema::{self, Form, Overload};
@@ -152,29 +153,35 @@ impl<'py> FromArg<'py> for ops::Map {
         o.cast::<Opaque>().ok().and_then(|o| o.get().0.downcast_ref::<ops::Map>().cloned()).ok_or(Refused::Type)
     }
 }
-fn tensor_object<'py>(py: Python<'py>, t: &Tensor) -> PyResult<Bound<'py, PyAny>> {
-    if t.is_number() { number(py, t.item()) } else { Ok(wrap(py, t.clone())?.into_any()) }
+/// Does the parameter take Python numbers for tensors? Elsewhere (formulas put a number first) the handler gets a 0-d tensor, which keeps a
+/// number's weight in promotion.
+fn takes_numbers(p: &Param) -> bool {
+    p.kind.hint == super::arg::TENSOR_OR_NUMBER.hint
 }
-/// An argument as an object; `name` tells texts that stand for an object of torch's.
-fn object<'py>(py: Python<'py>, name: &str, a: &Arg) -> PyResult<Bound<'py, PyAny>> {
+/// An argument as an object; `p`: the parameter it is for.
+fn object<'py>(py: Python<'py>, p: &Param, a: &Arg) -> PyResult<Bound<'py, PyAny>> {
     let constant = |n: &str| py.import(intern!(py, "stowgrad._C"))?.getattr(n);
     Ok(match a {
-        Arg::Tensor(t) => tensor_object(py, t)?,
+        Arg::Tensor(t) if t.is_number() && takes_numbers(p) => number(py, t.item())?,
+        Arg::Tensor(t) => wrap(py, t.clone())?.into_any(),
         Arg::Tensors(v) => {
-            let each = |t: &Option<Tensor>| t.as_ref().map_or_else(|| Ok(py.None().into_bound(py)), |t| tensor_object(py, t));
+            let each = |t: &Option<Tensor>| match t {
+                Some(t) => Ok(wrap(py, t.clone())?.into_any()),
+                None => Ok(py.None().into_bound(py)),
+            };
             PyList::new(py, v.iter().map(each).collect::<PyResult<Vec<_>>>()?)?.into_any()
         }
         Arg::Attr(Attr::None) => py.None().into_bound(py),
         Arg::Attr(Attr::Scalar(s)) => number(py, *s)?,
         Arg::Attr(Attr::Ints(v)) => PyList::new(py, v)?.into_any(),
         Arg::Attr(Attr::Floats(v)) => PyList::new(py, v)?.into_any(),
-        Arg::Attr(Attr::Str(s)) if name == "memory_format" => constant(s)?,
+        Arg::Attr(Attr::Str(s)) if p.name == "memory_format" => constant(s)?,
         Arg::Attr(Attr::Str(s)) => s.as_ref().into_pyobject(py)?.into_any(),
         Arg::Attr(Attr::DType(d)) => PyDType::get(py, *d).into_any(),
         Arg::Source(s) => Bound::new(py, PyGenerator::of(s.clone()))?.into_any(),
         Arg::Cpu => Bound::new(py, PyDevice::CPU)?.into_any(),
         Arg::Strided => constant("strided")?,
-        Arg::List(v) => PyTuple::new(py, v.iter().map(|a| object(py, "", a)).collect::<PyResult<Vec<_>>>()?)?.into_any(),
+        Arg::List(v) => PyTuple::new(py, v.iter().map(|a| object(py, p, a)).collect::<PyResult<Vec<_>>>()?)?.into_any(),
         Arg::Opaque(o) => Bound::new(py, Opaque(o.clone()))?.into_any(),
     })
 }
@@ -207,12 +214,15 @@ fn is_default(py: Python<'_>, o: &Overload, i: usize, a: &Bound<'_, PyAny>) -> b
 /// positional ones those at the end.
 type Spelled<'py> = (&'static Overload, Bound<'py, PyTuple>, Bound<'py, PyDict>);
 fn spelled<'py>(py: Python<'py>, call: &Call<'_>) -> Result<Spelled<'py>> {
-    let numbers = call.inputs.iter().flatten().any(|t| t.is_number());
+    let numbers = |o: &'static Overload| {
+        let is_number = |a: &Option<Arg>| matches!(a, Some(Arg::Tensor(t)) if t.is_number());
+        o.entry.params.iter().zip(arranged(call, o)).any(|(p, a)| takes_numbers(p) && is_number(&a))
+    };
     let by_default = |o: &'static Overload, i: usize| match &arranged(call, o)[i] {
         None => true,
-        Some(a) => object(py, o.entry.params[i].name, a).is_ok_and(|a| is_default(py, o, i, &a) || a.is_none()),
+        Some(a) => object(py, &o.entry.params[i], a).is_ok_and(|a| is_default(py, o, i, &a) || a.is_none()),
     };
-    let Some(o) = schema::find(call.info, form(call.how), numbers, &by_default) else {
+    let Some(o) = schema::find(call.info, form(call.how), &numbers, &by_default) else {
         bail!(Runtime, "{}: there is no such operation for dispatch modes", call.info.schema);
     };
     let values = arranged(call, o);
@@ -221,7 +231,7 @@ fn spelled<'py>(py: Python<'py>, call: &Call<'_>) -> Result<Spelled<'py>> {
     for &i in &o.params {
         let p = &o.entry.params[i];
         let Some(a) = &values[i] else { continue };
-        let a = object(py, p.name, a)?;
+        let a = object(py, p, a)?;
         let left_out = is_default(py, o, i, &a);
         if p.keyword_only {
             if !left_out {

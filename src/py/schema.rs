@@ -154,17 +154,17 @@ fn add(r: &mut Registry, e: &'static Entry, kernels: bool) {
 pub fn knows(info: &'static Info, form: Form) -> bool {
     registry().by_info.contains_key(&(std::ptr::from_ref(info) as usize, form))
 }
-/// What a call of the op is called. `numbers`: an input is a Python number; `default(i)`: parameter `i` has its default.
+/// What a call of the op is called. `numbers`: an input is given as a Python number; `default(i)`: parameter `i` has its default.
 pub fn find(
     info: &'static Info,
     form: Form,
-    numbers: bool,
+    numbers: &dyn Fn(&'static Overload) -> bool,
     default: &dyn Fn(&'static Overload, usize) -> bool,
 ) -> Option<&'static Overload> {
     let all = registry().by_info.get(&(std::ptr::from_ref(info) as usize, form))?;
     let holds = |o: &&&'static Overload| match &o.when {
         When::Always => false,
-        When::Numbers => numbers,
+        When::Numbers => numbers(o),
         When::Without(w) => w.iter().all(|&i| default(o, i)),
     };
     all.iter().find(holds).or(all.first()).copied()
