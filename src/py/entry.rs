@@ -82,7 +82,7 @@ static HEADS: OnceLock<Vec<&'static Entry>> = OnceLock::new();
 pub fn link() -> &'static [&'static Entry] {
     HEADS.get_or_init(|| {
         let mut all: Vec<&'static Entry> = inventory::iter::<Listed>().map(|l| l.0).collect();
-        all.sort_by_key(|e| (e.name, e.place, e.params.len())); // blocks that one macro made share a place
+        all.sort_by_key(|e| (e.name, e.place, e.params.len(), e.rust)); // blocks that one macro made share a place
         for w in all.windows(2).filter(|w| w[0].name == w[1].name) {
             let _ = w[0].next.set(w[1]);
         }
