@@ -309,6 +309,11 @@ fn shadowed<'a>(info: &Info, inputs: &'a [Input], values: &'a [Value]) -> impl I
         _ => None,
     })
 }
+/// Is there an edge to a node?
+#[inline]
+fn leads_on(inputs: &[Input]) -> bool {
+    inputs.iter().any(|i| matches!(i.edge, Edge::Node(..)))
+}
 /// What a node leaves behind.
 type Remains = (SmallVec<[Input; 2]>, Slots, Option<Box<NodeHooks>>);
 struct Drops {
@@ -321,6 +326,9 @@ impl Drop for Node {
     fn drop(&mut self) {
         let slots = self.saved.get_mut().unwrap_or_else(|e| e.into_inner());
         let hooks = self.hooks.get_mut().unwrap_or_else(|e| e.into_inner());
+        if hooks.is_none() && !leads_on(&self.inputs) && slots.values.iter().all(Value::ends) {
+            return;
+        }
         shadowed(self.op.info(), &self.inputs, &slots.values).for_each(|n| n.unshadow());
         let nested = DROPS.try_with(|q| q.busy.replace(true));
         if nested == Ok(true) {
@@ -350,8 +358,10 @@ impl Node {
         slots: Slots,
         line: Option<Line>,
     ) -> Arc<Node> {
-        for n in shadowed(op.info(), &inputs, &slots.values) {
-            n.shadow.fetch_add(1, Relaxed);
+        if leads_on(&inputs) {
+            for n in shadowed(op.info(), &inputs, &slots.values) {
+                n.shadow.fetch_add(1, Relaxed);
+            }
         }
         let node = Arc::new(Node {
             seq: AtomicU64::new(seq),

@@ -275,7 +275,9 @@ fn keep_inputs(info: &'static Info, inputs: Operands<'_>, arrays: Arrays<'_>, gr
     let mut values: SmallVec<[Value; 2]> = SmallVec::new();
     // Of a list's slots there are as many as the list has inputs.
     let there = |s: &&(&str, Source)| !matches!(s.1, Source::Input(i) if i as usize >= inputs.len());
-    values.resize_with(info.saves.iter().take_while(there).count(), Value::default);
+    let all = info.saves.len();
+    let n = if all <= inputs.len() { all } else { info.saves.iter().take_while(there).count() };
+    values.resize_with(n, Value::default);
     for (slot, value) in values.iter_mut().enumerate() {
         if let Source::Input(i) = info.saves[slot].1
             && let Some(Some(t)) = inputs.get(i as usize)

@@ -198,6 +198,15 @@ impl Value {
         let counted = t.counts_as_saved().then(|| Counted::new(array.storage()));
         Value::Kept { held: Held::of(t), version: array.version(), counted }
     }
+    /// Does no node hang on it, and nothing of a policy?
+    #[inline]
+    pub fn ends(&self) -> bool {
+        match self {
+            Value::Empty | Value::Number(_) => true,
+            Value::Kept { held, .. } => !held.tensor().has_node(),
+            _ => false,
+        }
+    }
     /// A handle on the same value, so that the slot's lock can be let go before it is unpacked. (A count of saved bytes stays behind.)
     pub fn share(&self) -> Value {
         match self {

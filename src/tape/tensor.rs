@@ -300,6 +300,11 @@ impl Tensor {
         let f = self.flags();
         f & (REQUIRES_GRAD | HAS_FN) != 0 || (f & VIEW != 0 && self.base().is_some_and(|b| b.tensor().requires_grad()))
     }
+    /// Did an operation record it, as far as it knows itself (for a view, see `edge`)?
+    #[inline]
+    pub fn has_node(&self) -> bool {
+        self.flags() & (HAS_FN | VIEW) != 0
+    }
     /// A leaf: no operation recorded it.
     pub fn is_leaf(&self) -> bool {
         self.grad_fn().is_none()
