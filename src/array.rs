@@ -37,16 +37,25 @@ impl Array {
     /// Row-major, of unspecified content.
     pub fn empty(shape: Dims, dtype: DType) -> Result<Array> {
         let elements = if shape.len() <= 1 { shape.numel() } else { shape.checked_numel()? };
-        Self::made(elements, shape, shape.strides(), dtype)
+        Self::made(elements, &shape, &shape.strides(), dtype)
     }
     pub fn empty_strided(shape: Dims, strides: Dims, dtype: DType) -> Result<Array> {
-        Self::made(shape.checked_numel()?.min(layout::span(&shape, &strides)), shape, strides, dtype)
+        Self::made(shape.checked_numel()?.min(layout::span(&shape, &strides)), &shape, &strides, dtype)
     }
-    fn made(elements: usize, shape: Dims, strides: Dims, dtype: DType) -> Result<Array> {
+    #[inline(always)]
+    fn made(elements: usize, shape: &Dims, strides: &Dims, dtype: DType) -> Result<Array> {
         let Some(bytes) = elements.checked_mul(dtype.size()) else {
             return Err(Box::new(crate::error::Error::Memory { bytes: elements as u128 * dtype.size() as u128 }));
         };
-        Ok(Array { storage: Storage::new(bytes, EPOCH.get())?, counter: None, shape, strides, offset: 0, dtype, number: false })
+        Ok(Array {
+            storage: Storage::new(bytes, EPOCH.get())?,
+            counter: None,
+            shape: *shape,
+            strides: *strides,
+            offset: 0,
+            dtype,
+            number: false,
+        })
     }
     pub fn zeros(shape: Dims, dtype: DType) -> Result<Array> {
         let mut f = Fresh::new(shape, dtype)?;
@@ -294,9 +303,10 @@ impl Fresh {
     /// In the shape and dtype of a row-major array.
     #[inline]
     pub fn like(a: &Array) -> Result<Fresh> {
-        // where a length is 1 its stride may be anything
-        let strides = if a.shape.contains(&1) { a.shape.strides() } else { a.strides };
-        Ok(Fresh(Array::made(a.numel(), a.shape, strides, a.dtype)?))
+        if a.shape.contains(&1) {
+            return Fresh::new(a.shape, a.dtype); // where a length is 1 the stride may be anything
+        }
+        Ok(Fresh(Array::made(a.numel(), &a.shape, &a.strides, a.dtype)?))
     }
     #[inline]
     pub fn slice_mut<T: Element>(&mut self) -> &mut [T] {

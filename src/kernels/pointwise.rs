@@ -37,8 +37,13 @@ const STREAM_PIECE: usize = 2048;
 /// Computes in the promoted type, or the default float where the kernel knows no integers. Uses `out` if it has the result's shape, can
 /// take its type, and overlaps no operand but itself; else the result is fresh, with its axes ordered in memory as the operands' are.
 pub fn run<const N: usize>(out: Out<'_>, op: &'static str, k: &dyn Kernel<N>, x: [&Array; N]) -> Result<Array> {
-    let dtype = promoted(k, &x);
-    into(out, op, dtype, dtype, k, x)
+    match plain(out, k, x) {
+        Some(done) => done,
+        None => {
+            let dtype = promoted(k, &x);
+            into(out, op, dtype, dtype, k, x)
+        }
+    }
 }
 /// As `run`, with the type of the result given.
 pub fn run_to<const N: usize>(out: Out<'_>, op: &'static str, dtype: DType, k: &dyn Kernel<N>, x: [&Array; N]) -> Result<Array> {
@@ -174,11 +179,6 @@ fn into<const N: usize>(out: Out<'_>, op: &'static str, compute: DType, dtype: D
     if compute.is_float() && !k.has_floats() {
         return Err(Box::new(Error::Unsupported { op, dtype: compute }));
     }
-    if compute == dtype
-        && let Some(to) = plain(out, dtype, k, x)?
-    {
-        return Ok(to);
-    }
     let mut shape = x[0].shape;
     for a in &x[1..] {
         if !a.shape.is_empty() {
@@ -220,24 +220,22 @@ fn into<const N: usize>(out: Out<'_>, op: &'static str, compute: DType, dtype: D
     }
     Ok(to)
 }
-/// The shortest way: row-major operands of one shape, of the type that is computed and wanted.
-#[inline]
-fn plain<const N: usize>(out: Out<'_>, dtype: DType, k: &dyn Kernel<N>, x: [&Array; N]) -> Result<Option<Array>> {
+/// The shortest way, where it is open: row-major operands of one shape, all float32 or all float64. Apart from `into`, whose frame is large.
+#[inline(never)]
+fn plain<const N: usize>(out: Out<'_>, k: &dyn Kernel<N>, x: [&Array; N]) -> Option<Result<Array>> {
     let first = x[0];
-    let like = |a: &Array| a.dtype == dtype && a.shape == first.shape && a.strides == first.strides;
+    let dtype = first.dtype;
+    let like = |a: &Array| a.dtype == dtype && !a.number && a.shape == first.shape && a.strides == first.strides;
+    if !matches!(dtype, DType::Float32 | DType::Float64) || first.number || !k.has_floats() || !x[1..].iter().all(|a| like(a)) {
+        return None;
+    }
     let n = first.numel();
-    if !matches!(dtype, DType::Float32 | DType::Float64)
-        || first.dtype != dtype
-        || !x[1..].iter().all(|a| like(a))
-        || !first.is_contiguous()
-        || n == 0
-        || n * dtype.size() >= STREAM
-    {
-        return Ok(None);
+    if n == 0 || n * dtype.size() >= STREAM || !first.is_contiguous() {
+        return None;
     }
     if let Some(o) = out.0 {
         if n > BRIEF || !like(o) || !x.iter().all(|a| !a.shares(o) || a.offset == o.offset) {
-            return Ok(None);
+            return None;
         }
         let call = Call { to: o, n, k, x, lies: [Lie::Flat; N] };
         if dtype == DType::Float32 {
@@ -245,15 +243,18 @@ fn plain<const N: usize>(out: Out<'_>, dtype: DType, k: &dyn Kernel<N>, x: [&Arr
         } else {
             call.brief::<f64>()
         }
-        return Ok(Some(o.clone()));
+        return Some(Ok(o.clone()));
     }
-    let mut to = Fresh::like(first)?;
+    let mut to = match Fresh::like(first) {
+        Ok(to) => to,
+        Err(e) => return Some(Err(e)),
+    };
     if dtype == DType::Float32 {
         k.f32(x.map(|a| a.read(a.offset, n)), to.slice_mut());
     } else {
         k.f64(x.map(|a| a.read(a.offset, n)), to.slice_mut());
     }
-    Ok(Some(to.done()))
+    Some(Ok(to.done()))
 }
 /// Strides of a fresh result: axes in the order in which the operands have them in memory, torch's rule. The first operand in which two
 /// axes differ decides; broadcast axes have no say.

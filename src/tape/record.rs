@@ -9,13 +9,12 @@ use super::hooks::Line;
 use super::mode;
 use super::node::{Backward, Edge, Info, Input, Inputs, Meta, Node, Source};
 use super::saved::{NO_INPUT, Origin, Pack, Slots, Value, here, save};
-use super::tensor::{Tensor, ViewKind};
+use super::tensor::{Held, Tensor, ViewKind};
 use crate::array::Array;
 use crate::error::{Error, Result, bail};
 use crate::kernels::{Out, pointwise};
 use crate::layout::{Geometry, is_dense};
 use smallvec::{SmallVec, smallvec};
-use std::cell::Cell;
 use std::sync::Arc;
 
 /// Where the result goes.
@@ -127,7 +126,7 @@ impl Lent {
 /// kernels and keep arrays, but must not touch the tensors' arrays, run user code, or drop a tensor. A lock that is taken (another
 /// thread's) makes it clone, so two threads never wait for each other.
 #[inline]
-fn lend<R>(inputs: Operands<'_>, f: impl Fn(Arrays<'_>) -> R) -> R {
+fn lend<R>(inputs: Operands<'_>, mut f: impl FnMut(Arrays<'_>) -> R) -> R {
     match *inputs {
         [Some(a)] => {
             if let Some(a) = a.try_lend() {
@@ -182,15 +181,22 @@ pub fn record(how: How<'_>, info: &'static Info, inputs: Operands<'_>, forward: 
             if now.reading() {
                 note_reads(info, &lent.refs(), None);
             }
-            recorded(info, inputs, &lent.refs(), edges(inputs, graded)?, line_of(info), graded, mode::pack().as_ref(), forward, op)
+            recorded(
+                info,
+                inputs,
+                &lent.refs(),
+                &mut edges(inputs, graded)?,
+                &mut line_of(info),
+                graded,
+                mode::pack().as_ref(),
+                forward,
+                op,
+            )
         }
         How::Fresh => {
             // Made before the arrays are lent: a view may have to find its history, and to look at the running line may run a collection.
-            let before = Cell::new((edges(inputs, graded)?, line_of(info)));
-            lend(inputs, |x| {
-                let (ins, line) = before.take();
-                recorded(info, inputs, x, ins, line, graded, None, forward, op)
-            })
+            let (mut ins, mut line) = (edges(inputs, graded)?, line_of(info));
+            lend(inputs, |x| recorded(info, inputs, x, &mut ins, &mut line, graded, None, forward, op))
         }
         How::InPlace => in_place(graded, info, inputs, forward, op),
         How::Into(out) => into(graded != 0, out, info, inputs, forward),
@@ -203,8 +209,8 @@ fn recorded(
     info: &'static Info,
     inputs: Operands<'_>,
     x: Arrays<'_>,
-    ins: Inputs,
-    line: Option<Line>,
+    ins: &mut Inputs,
+    line: &mut Option<Line>,
     graded: u64,
     pack: Option<&Arc<dyn Pack>>,
     forward: Forward<'_>,
@@ -222,7 +228,7 @@ fn recorded(
         return Ok(finish(info, inputs, x, out, None));
     }
     save_outputs(info, graded, pack, &[&out], &mut slots)?;
-    let node = node(op(), ins, line, x, &[Meta::of(&out)], slots);
+    let node = node(op(), std::mem::take(ins), line.take(), x, &[Meta::of(&out)], slots);
     Ok(finish(info, inputs, x, out, Some(node)))
 }
 /// The inputs, as bits, along which gradients will go; input 63 stands for all beyond it.
@@ -239,6 +245,7 @@ pub(super) fn graded(info: &'static Info, inputs: Operands<'_>) -> u64 {
     bits
 }
 /// The result as a tensor, with the node that made it. Touches no array of an input: they may be lent.
+#[inline(always)]
 fn finish(info: &'static Info, inputs: Operands<'_>, x: Arrays<'_>, out: Array, node: Option<Arc<Node>>) -> Tensor {
     // below autograd views are no views yet: what intercepted the op makes them so
     if info.view
@@ -256,15 +263,22 @@ fn finish(info: &'static Info, inputs: Operands<'_>, x: Arrays<'_>, out: Array, 
 }
 /// The edges along which the gradients will go.
 pub(super) fn edges(inputs: Operands<'_>, graded: u64) -> Result<Inputs> {
-    let mut ins = Inputs::new();
-    ins.resize_with(inputs.len(), Input::default); // then filled in place: what is made elsewhere and moved is waited for
+    // Empty ones first, then filled in place: what is made piece by piece elsewhere and then moved is waited for.
+    let mut ins = match inputs.len() {
+        n @ ..=2 => Inputs::from_buf_and_len(Default::default(), n),
+        n => (0..n).map(|_| Input::default()).collect(),
+    };
     for (i, (input, t)) in ins.iter_mut().zip(inputs).enumerate() {
         if let Some(t) = t
             && graded >> i.min(63) & 1 != 0
             && (i < 63 || t.requires_grad())
         {
-            t.check_history()?;
-            input.edge = t.edge();
+            if t.is_plain_leaf() {
+                input.edge = Edge::Leaf(Held::of(t));
+            } else {
+                t.check_history()?;
+                input.edge = t.edge();
+            }
         }
     }
     Ok(ins)
@@ -272,12 +286,14 @@ pub(super) fn edges(inputs: Operands<'_>, graded: u64) -> Result<Inputs> {
 /// The inputs that formulas read, kept in their slots: without a policy their order is nobody's affair.
 #[inline]
 fn keep_inputs(info: &'static Info, inputs: Operands<'_>, arrays: Arrays<'_>, graded: u64) -> Result<Slots> {
-    let mut values: SmallVec<[Value; 2]> = SmallVec::new();
     // Of a list's slots there are as many as the list has inputs.
     let there = |s: &&(&str, Source)| !matches!(s.1, Source::Input(i) if i as usize >= inputs.len());
     let all = info.saves.len();
     let n = if all <= inputs.len() { all } else { info.saves.iter().take_while(there).count() };
-    values.resize_with(n, Value::default);
+    let mut values: SmallVec<[Value; 2]> = match n {
+        ..=2 => SmallVec::from_buf_and_len(Default::default(), n),
+        _ => (0..n).map(|_| Value::default()).collect(),
+    };
     for (slot, value) in values.iter_mut().enumerate() {
         if let Source::Input(i) = info.saves[slot].1
             && let Some(Some(t)) = inputs.get(i as usize)

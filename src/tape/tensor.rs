@@ -347,6 +347,11 @@ impl Tensor {
             _ => self.recorded_edge(),
         }
     }
+    /// A leaf that requires grad, no view and no alias: its edge goes to itself.
+    #[inline(always)]
+    pub fn is_plain_leaf(&self) -> bool {
+        self.flags() & (VIEW | HAS_FN | ALIAS | REQUIRES_GRAD) == REQUIRES_GRAD
+    }
     fn recorded_edge(&self) -> Edge {
         if self.flags() & VIEW != 0 {
             self.refresh_view();
