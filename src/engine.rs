@@ -678,6 +678,7 @@ static ACCUMULATE: crate::tape::Info = crate::tape::Info {
     visible: 1,
     nondiff: 0,
     saves: &[],
+    saves_outputs: false,
     order: &[],
     uses: crate::tape::Uses::NONE,
     every: false,

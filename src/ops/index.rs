@@ -65,6 +65,7 @@ const LISTED: Info = Info {
     visible: 1,
     nondiff: 0,
     saves: &[],
+    saves_outputs: false,
     order: &ORDER,
     uses: crate::tape::Uses::NONE,
     every: false,

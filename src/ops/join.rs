@@ -19,6 +19,7 @@ macro_rules! list_info {
             visible: 1,
             nondiff: 0,
             saves: &[],
+            saves_outputs: false,
             order: &[],
             uses: crate::tape::Uses::NONE,
             every: true,

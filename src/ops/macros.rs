@@ -107,7 +107,7 @@ macro_rules! op_info {
         const ORDER: [u8; SAVES.len()] = $crate::tape::node::pack_order(SAVES);
         pub static INFO: $crate::tape::Info = $crate::tape::Info {
             node: stringify!($node), op: stringify!($name), schema: $crate::ops::macros::schema_name!($name $($schema)?),
-            inputs: INPUTS, outputs: OUTPUTS, visible: $visible, nondiff: $nondiff, saves: SAVES, order: &ORDER,
+            inputs: INPUTS, outputs: OUTPUTS, visible: $visible, nondiff: $nondiff, saves: SAVES, saves_outputs: $crate::tape::node::keeps_outputs(SAVES), order: &ORDER,
             uses: $crate::tape::Uses::of(&[$((Input::$arm as u8, &[$(Slot::$use as u8),*])),*]),
             every: false, view: $view, state: 0 $(| 1 << Input::$state as u32)*, views: &$crate::ops::views::VIEWS,
         };
@@ -380,7 +380,7 @@ macro_rules! function_info {
     ([$schema:literal] [] $name:ident [$($input:ident),*] [$($view:tt)?]) => {
         pub static INFO: $crate::tape::Info = $crate::tape::Info {
             node: "", op: stringify!($name), schema: $schema, inputs: &[$($crate::ops::macros::user_name(stringify!($input))),*],
-            outputs: &["result"], visible: 1, nondiff: 1, saves: &[], order: &[], uses: $crate::tape::Uses::NONE, every: false,
+            outputs: &["result"], visible: 1, nondiff: 1, saves: &[], saves_outputs: false, order: &[], uses: $crate::tape::Uses::NONE, every: false,
             view: $crate::ops::macros::is_there!($($view)?), state: 0, views: &$crate::ops::views::VIEWS,
         };
         #[cfg(feature = "python")]

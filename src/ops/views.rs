@@ -45,6 +45,7 @@ macro_rules! plain_info {
             visible: 1,
             nondiff: 0,
             saves: &[],
+            saves_outputs: false,
             order: &[],
             uses: crate::tape::Uses::of(&[(0, &[])]),
             every: false,

@@ -359,6 +359,7 @@ static COPIED: Info = Info {
     visible: 1,
     nondiff: 1,
     saves: &[],
+    saves_outputs: false,
     order: &[],
     uses: crate::tape::Uses::NONE,
     every: false,

@@ -30,6 +30,8 @@ pub struct Info {
     /// Bit i: output i has no derivative.
     pub nondiff: u32,
     pub saves: &'static [(&'static str, Source)],
+    /// A result is among them (`keeps_outputs`).
+    pub saves_outputs: bool,
     /// The order in which slots are packed: torch's (inputs by name, then outputs by name).
     pub order: &'static [u8],
     pub uses: Uses,
@@ -40,6 +42,17 @@ pub struct Info {
     /// Inputs that an op declares as state (running statistics): read, perhaps written, never differentiated.
     pub state: u32,
     pub views: &'static dyn Views,
+}
+/// Is a result among the slots?
+pub const fn keeps_outputs(saves: &[(&'static str, Source)]) -> bool {
+    let mut i = 0;
+    while i < saves.len() {
+        if matches!(saves[i].1, Source::Output(_)) {
+            return true;
+        }
+        i += 1;
+    }
+    false
 }
 impl Info {
     pub fn differentiable(&self, output: u32) -> bool {

@@ -227,7 +227,9 @@ fn recorded(
     if !out.dtype.is_float() {
         return Ok(finish(info, inputs, x, out, None));
     }
-    save_outputs(info, graded, pack, &[&out], &mut slots)?;
+    if info.saves_outputs {
+        save_outputs(info, graded, pack, &[&out], &mut slots)?;
+    }
     let node = node(op(), std::mem::take(ins), line.take(), x, &[Meta::of(&out)], slots);
     Ok(finish(info, inputs, x, out, Some(node)))
 }
