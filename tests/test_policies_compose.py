@@ -76,7 +76,7 @@ def body(t):
     return (t.sin() * t).exp()
 
 
-@pytest.mark.parametrize("names", itertools.product([*WAYS, "hooks"], repeat=2), ids="-".join)
+@pytest.mark.parametrize("names", list(itertools.product([*WAYS, "hooks"], repeat=2)), ids="-".join)
 def test_each_pair_gives_plain_gradients(names):
     if names[0] == "disabled" and names[1] in ("hooks", "cpu", "pinned"):
         with pytest.raises(RuntimeError, match="not here"):
@@ -97,7 +97,7 @@ def test_each_pair_gives_plain_gradients(names):
 
 
 # not `save_on_cpu()`: on the CPU its pack keeps the very tensor, which is its own affair
-@pytest.mark.parametrize("names", itertools.product(["frame", "pinned", "custom", "views", "hooks"], repeat=2), ids="-".join)
+@pytest.mark.parametrize("names", list(itertools.product(["frame", "pinned", "custom", "views", "hooks"], repeat=2)), ids="-".join)
 def test_each_pair_gives_plain_gradients_under_a_guard_that_copies(names):
     identity = {n: (lambda f, t: f(t)) for n in ("frame", "pinned", "hooks")}
     outer, inner = (WAYS.get(n) or Hooks() for n in names)

@@ -207,8 +207,8 @@ fn _current_graph_task_execution_order(py: Python<'_>) -> PyResult<Vec<Bound<'_,
     order.iter().map(|n| wrap_node(py, n)).collect()
 }
 /// Sets the versions of tensors, which saved values are compared with.
-#[pyfunction]
-fn _unsafe_set_version_counter(tensors: &Bound<'_, PyAny>, versions: &Bound<'_, PyAny>) -> PyResult<()> {
+#[pyfunction(name = "_unsafe_set_version_counter")]
+fn set_versions(tensors: &Bound<'_, PyAny>, versions: &Bound<'_, PyAny>) -> PyResult<()> {
     for (t, v) in tensors.try_iter()?.zip(versions.try_iter()?) {
         let (t, v) = (t?, v?.extract::<u64>()?);
         t.cast::<PyTensor>()?.get().tensor().look(|a| a.counter().store(v, std::sync::atomic::Ordering::Release));
@@ -416,6 +416,6 @@ pub fn install(m: &Bound<'_, PyModule>) -> PyResult<()> {
     for name in ["_get_current_graph_task_keep_graph", "_is_checkpoint_valid", "SavedTensor"] {
         room.add(name, m.getattr(name)?)?;
     }
-    room.add_function(wrap_pyfunction!(_unsafe_set_version_counter, &room)?)?;
+    room.add_function(wrap_pyfunction!(set_versions, &room)?)?;
     m.add_class::<MultiHandle>()
 }
