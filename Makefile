@@ -48,7 +48,7 @@ doctest: develop $(BIN)/.tools-test ## the examples in docstrings and pages
 	$(BIN)/python tests/doc_examples.py
 bench-short: ## every Rust bench once, so that none rots
 	cargo bench --quiet -- --test
-test: lint rust-test py-test doctest bench-short ## everything that CI runs
+test: lint rust-test bench-short doctest py-test ## everything that CI runs
 
 bench: ## the Rust benches
 	cargo bench
