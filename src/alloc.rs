@@ -363,8 +363,8 @@ pub fn trim() -> usize {
     bytes
 }
 
-/// The allocator of everything that is no block: nodes, tensors and lists, which are many and small. (The crate `mimalloc` takes the way
-/// for any alignment, which is three times as long as the plain one.)
+/// The allocator of everything that is no block: nodes, tensors and lists, which are many and small. (The crate `mimalloc` always
+/// takes the way for any alignment, which is longer than the plain one.)
 #[cfg(feature = "python")]
 pub struct SmallObjects;
 #[cfg(feature = "python")]
