@@ -13,6 +13,10 @@ from stowgrad._C import LinAlgError
 _room = _C._linalg
 _of_the_core = {name.removeprefix("linalg_"): f for name, f in vars(_room).items() if not name.startswith("_")}
 globals().update(_of_the_core)
+# Those that the compositions below call, by name for who reads and for the linter.
+inv, inv_ex, solve, svdvals, vector_norm = (
+    _of_the_core[name] for name in ("inv", "inv_ex", "solve", "svdvals", "vector_norm")
+)
 __all__ = [
     "LinAlgError",
     "cond",
@@ -67,10 +71,10 @@ def matrix_norm(A, ord="fro", dim=(-2, -1), keepdim: bool = False, *, dtype=None
     if len(dim) != 2 or dim[0] % A.dim() == dim[1] % A.dim():
         raise RuntimeError(f"linalg.matrix_norm: dim must be two different dimensions. Got {dim}")
     if ord == "fro":
-        return _given_out(vector_norm(A, 2, dim, keepdim), out)  # noqa: F821 - of the core
+        return _given_out(vector_norm(A, 2, dim, keepdim), out)
     rows, columns = (d % A.dim() for d in dim)
     if ord == "nuc" or (not isinstance(ord, str) and abs(ord) == 2):
-        values = svdvals(A.movedim((rows, columns), (-2, -1)))  # noqa: F821
+        values = svdvals(A.movedim((rows, columns), (-2, -1)))
         value = values.sum(-1) if ord == "nuc" else values.amax(-1) if ord > 0 else values.amin(-1)
         if keepdim:
             for d in sorted((rows, columns)):
@@ -103,7 +107,7 @@ def norm(A, ord=None, dim=None, keepdim: bool = False, *, out=None, dtype=None):
         return matrix_norm(A, ord, dims, keepdim, dtype=dtype, out=out)
     if isinstance(ord, str):
         raise RuntimeError(f"linalg.norm: Order {ord} is one of matrices: dim must be two dimensions, not {dims}")
-    return _given_out(vector_norm(A, 2 if ord is None else ord, dims, keepdim, dtype=dtype), out)  # noqa: F821
+    return _given_out(vector_norm(A, 2 if ord is None else ord, dims, keepdim, dtype=dtype), out)
 
 
 def cond(A, p=None, *, out=None):
@@ -115,12 +119,12 @@ def cond(A, p=None, *, out=None):
     """
     A = _checked(A, "cond")
     if p is None or (not isinstance(p, str) and abs(p) == 2):
-        values = svdvals(A)  # noqa: F821
+        values = svdvals(A)
         high, low = values.amax(-1), values.amin(-1)
         return _given_out(low / high if p == -2 else high / low, out)
     if A.shape[-1] != A.shape[-2]:
         raise RuntimeError(f"linalg.cond: with p={p} the matrices must be square, not {tuple(A.shape[-2:])}")
-    inverse, info = inv_ex(A)  # noqa: F821
+    inverse, info = inv_ex(A)
     value = matrix_norm(A, p) * matrix_norm(inverse, p)
     return _given_out(_C.where(info != 0, _C.full_like(value, _inf), value), out)
 
@@ -133,7 +137,7 @@ def matrix_rank(A, tol=None, hermitian: bool = False, *, atol=None, rtol=None, o
     tensor(1)
     """
     A = _checked(A, "matrix_rank")
-    values = svdvals(A.detach())  # noqa: F821
+    values = svdvals(A.detach())
     atol = tol if tol is not None else 0.0 if atol is None else atol
     if rtol is None:
         given = not isinstance(atol, _C.Tensor) and atol > 0
@@ -227,7 +231,7 @@ def tensorinv(A, ind: int = 2, *, out=None):
     rows, columns = A.shape[:ind], A.shape[ind:]
     if rows.numel() != columns.numel():
         raise RuntimeError(f"tensorinv: the products of {tuple(rows)} and of {tuple(columns)} are not equal")
-    value = inv(A.reshape(rows.numel(), columns.numel())).reshape((*columns, *rows))  # noqa: F821
+    value = inv(A.reshape(rows.numel(), columns.numel())).reshape((*columns, *rows))
     return _given_out(value, out)
 
 
@@ -243,7 +247,7 @@ def tensorsolve(A, B, dims=None, *, out=None):
     columns = A.shape[B.dim() :]
     if columns.numel() != B.numel():
         raise RuntimeError(f"tensorsolve: A of shape {tuple(A.shape)} is no square system for B of shape {tuple(B.shape)}")
-    value = solve(A.reshape(B.numel(), columns.numel()), B.reshape(-1)).reshape(tuple(columns))  # noqa: F821
+    value = solve(A.reshape(B.numel(), columns.numel()), B.reshape(-1)).reshape(tuple(columns))
     return _given_out(value, out)
 
 
