@@ -297,7 +297,7 @@ fn mark(
     graph.iter().filter(|v| v.asked()).map(|v| v.at.address()).collect()
 }
 /// A call that frees its graph frees the side paths that it did not run, where nobody else can run them either: each owner of such a
-/// node is an edge of a node whose values are gone.
+/// node is an edge of a node whose values are gone. Where somebody can, what policies hold besides a living tensor goes.
 fn free_rest(graph: &[Vertex<'_>], order: &[u32], index: &FxHashMap<usize, u32>) {
     let mut from_gone = vec![0usize; graph.len()];
     for &v in order.iter().rev() {
@@ -305,6 +305,9 @@ fn free_rest(graph: &[Vertex<'_>], order: &[u32], index: &FxHashMap<usize, u32>)
         let orphan = Arc::strong_count(n) == from_gone[v as usize];
         if orphan {
             n.release();
+        } else if !n.is_freed() {
+            let gone = n.slots().keep_living_outputs();
+            drop(gone);
         }
         if orphan || n.is_freed() {
             for at in n.inputs.iter().filter_map(|i| vertex_of(&i.edge)) {

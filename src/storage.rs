@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 use crate::alloc::{Block, Category, count, count_storage};
 use crate::error::Result;
+use smallvec::SmallVec;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use std::sync::{Arc, Mutex, Weak};
@@ -32,6 +33,18 @@ pub struct Note {
     pub key: u32,
     pub span: (usize, usize),
 }
+impl Note {
+    /// Is it that of the watcher at this address?
+    pub fn is_by(&self, who: usize) -> bool {
+        self.who.as_ptr().cast::<()>() as usize == who
+    }
+}
+pub type Notes = SmallVec<[Note; 1]>;
+/// Takes the note of one watcher under one key off the list, to be dropped outside of the lock.
+pub fn take_note(notes: &mut Notes, who: usize, key: u32) -> Option<Note> {
+    let at = notes.iter().position(|n| n.key == key && n.is_by(who))?;
+    Some(notes.swap_remove(at))
+}
 
 enum Bytes {
     Ours(Block),
@@ -51,7 +64,7 @@ pub struct Storage {
     watched: AtomicBool,
     /// Others that may write the bytes without saying so (numpy arrays over them).
     loans: AtomicU32,
-    notes: Mutex<Vec<Note>>,
+    notes: Mutex<Notes>,
 }
 impl Storage {
     #[inline]
@@ -74,7 +87,7 @@ impl Storage {
             born,
             watched: AtomicBool::new(false),
             loans: AtomicU32::new(0),
-            notes: Mutex::new(Vec::new()),
+            notes: Mutex::new(SmallVec::new_const()),
         })
     }
     #[inline]
@@ -133,35 +146,31 @@ impl Storage {
     pub fn is_watched(&self) -> bool {
         self.watched.load(Acquire)
     }
+    /// Works on the notes; `f` may only look, push, take.
+    #[inline]
+    pub fn with_notes<R>(&self, f: impl FnOnce(&mut Notes) -> R) -> R {
+        let mut notes = self.notes.lock().unwrap_or_else(|e| e.into_inner());
+        let r = f(&mut notes);
+        self.watched.store(!notes.is_empty(), Release);
+        r
+    }
     /// Puts down a note; the caller keeps its own record of what it watches.
     pub fn watch(&self, note: Note) {
-        let mut notes = self.notes.lock().unwrap_or_else(|e| e.into_inner());
-        notes.push(note);
-        self.watched.store(true, Release);
+        self.with_notes(|n| n.push(note));
     }
-    /// Takes back the notes of one watcher under one key.
-    pub fn unwatch(&self, who: &Weak<dyn Watcher>, key: u32) {
-        let gone: Vec<Note>;
-        {
-            let mut notes = self.notes.lock().unwrap_or_else(|e| e.into_inner());
-            gone = notes.extract_if(.., |n| n.key == key && Weak::ptr_eq(&n.who, who)).collect();
-            if notes.is_empty() {
-                self.watched.store(false, Release);
-            }
-        }
-        drop(gone);
+    /// Takes back the note of one watcher, known by its address, under one key.
+    pub fn unwatch(&self, who: usize, key: u32) {
+        drop(self.with_notes(|notes| take_note(notes, who, key)));
     }
     /// Tells every watcher whose span meets `span` that these bytes are about to change, and forgets its note.
     #[cold]
     pub fn tell(self: &Arc<Self>, span: (usize, usize)) -> Result<()> {
-        let met: Vec<Note>;
-        {
-            let mut notes = self.notes.lock().unwrap_or_else(|e| e.into_inner());
-            met = notes.extract_if(.., |n| n.who.strong_count() == 0 || (n.span.0 < span.1 && span.0 < n.span.1)).collect();
-            if notes.is_empty() {
-                self.watched.store(false, Release);
-            }
-        }
+        let met: Notes = self.with_notes(|notes| {
+            let (met, left) =
+                std::mem::take(notes).into_iter().partition(|n| n.who.strong_count() == 0 || (n.span.0 < span.1 && span.0 < n.span.1));
+            *notes = left;
+            met
+        });
         for n in &met {
             if let Some(who) = n.who.upgrade() {
                 who.before_write(self, n.key, span)?;

@@ -333,10 +333,53 @@ class TestSidePaths:
         with pair:
             h = w.exp().tanh()
             y = (x @ h).sum()
+        assert len(packs) == 4
         torch.autograd.grad(y, x)
-        assert len(packs) == 2
+        # the output of exp; that of tanh is `h`, which lives anyway and is kept as it is
+        assert len(packs) == 1
         h.sum().backward()
+        assert len(packs) == 0
         assert w.grad.tolist() == torch.autograd.grad(w.exp().tanh().sum(), w)[0].tolist()
+
+    def test_what_a_policy_holds_besides_a_living_tensor_goes(self):
+        packs, pair = self.graph()
+        x, w = torch.ones(3, 4, requires_grad=True), torch.ones(4, 5, requires_grad=True)
+        with pair:
+            h = w.exp()
+            y = (x @ h).sum()
+        torch.autograd.grad(y, x)
+        assert len(packs) == 0
+        z = h * 2
+        del h
+        z.sum().backward()
+        assert w.grad.tolist() == (2 * w.exp()).tolist()
+
+    def test_what_was_packed_stays_if_the_living_tensor_was_written(self):
+        packs, pair = self.graph()
+        x, w = torch.ones(3, 4, requires_grad=True), torch.ones(4, 5, requires_grad=True)
+
+        def clone(t):
+            packed = pair.pack_hook(t.clone())
+            return packed
+
+        with saved_tensors_hooks(clone, pair.unpack_hook):
+            h = w.exp()
+            y = (x @ h).sum()
+        with torch.no_grad():
+            h.zero_()
+        torch.autograd.grad(y, x)
+        assert len(packs) == 1
+        torch.autograd.grad(h.sum(), w)
+
+    def test_a_view_or_one_of_several_outputs_that_lives(self):
+        packs, pair = self.graph()
+        x, w = torch.ones(3, 4, requires_grad=True), torch.ones(4, 5, requires_grad=True)
+        with pair:
+            h, i = w.sort(dim=1)
+            y = (x @ h).sum()
+        torch.autograd.grad(y, x)
+        assert len(packs) == 0
+        assert torch.autograd.grad(h.sum(), w)[0].tolist() == torch.ones(4, 5).tolist()
 
     def test_a_side_path_below_nodes_that_save_nothing_stays(self):
         x, w = leaf(), leaf()

@@ -775,6 +775,7 @@ pub fn sum_to(g: &Tensor, shape: &Dims) -> Result<Tensor> {
 /// Gives `t` the layout and history that `op` gives its result.
 fn in_place(t: &Tensor, name: &'static str, op: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
     t.check_in_place(name, false)?;
+    t.array().before_write()?; // who holds the very tensor counts on its layout
     let other = op(t)?;
     let (array, edge) = (other.array(), other.edge());
     drop(t.replace_array(array));

@@ -168,6 +168,15 @@ impl<'py> Given<'py> {
         // SAFETY: n + named values, borrowed for the call.
         (0..self.n + self.named).map(|k| unsafe { Borrowed::from_ptr(self.py, *self.args.add(k)) })
     }
+    /// The positional values.
+    pub fn positional_values(&self) -> &[Bound<'py, PyAny>] {
+        // SAFETY: n values, borrowed for the call, as `self` is; a `Bound` is a pointer to an object. (No values: the pointer may be null.)
+        unsafe { if self.n == 0 { &[] } else { std::slice::from_raw_parts(self.args.cast(), self.n) } }
+    }
+    /// The keywords with their values.
+    pub fn named_values(&self) -> impl Iterator<Item = (&str, Borrowed<'_, 'py, PyAny>)> {
+        self.values().skip(self.n).enumerate().map(|(k, v)| (self.keyword(k), v))
+    }
     pub fn positional(&self) -> usize {
         self.n
     }
@@ -447,6 +456,58 @@ pub fn one<'py>(
 pub fn called(first: &Entry, style: Style) -> &'static str {
     if style.in_place() { first.overloads_in_place().unwrap_or(first.name) } else { first.name }
 }
+/// Why a call gives nothing.
+enum Raise {
+    /// The run of a checkpointed region is over.
+    Stop,
+    Error(PyErr),
+}
+impl From<PyErr> for Raise {
+    fn from(e: PyErr) -> Self {
+        Raise::Error(e)
+    }
+}
+impl From<Box<Error>> for Raise {
+    fn from(e: Box<Error>) -> Self {
+        if matches!(*e, Error::Stop) { Raise::Stop } else { Raise::Error(e.into()) }
+    }
+}
+/// Calls a function that a recomputation may stop: that raises the bare class, and no object is made for it on the way.
+pub fn call_stoppable<'py>(
+    f: &Bound<'py, PyAny>,
+    args: &[Bound<'py, PyAny>],
+    kwargs: Option<&Bound<'py, pyo3::types::PyDict>>,
+) -> Result<Bound<'py, PyAny>, Box<Error>> {
+    let py = f.py();
+    // SAFETY: attached. A `Bound` is a pointer to an object, so the slice is an array of borrowed objects. The call gives a new reference,
+    // or null with an exception set, which is looked at and cleared or fetched.
+    unsafe {
+        let kwargs = kwargs.map_or(std::ptr::null_mut(), |k| k.as_ptr());
+        let r = ffi::PyObject_VectorcallDict(f.as_ptr(), args.as_ptr().cast(), args.len(), kwargs);
+        if !r.is_null() {
+            return Ok(Bound::from_owned_ptr(py, r));
+        }
+        if ffi::PyErr_ExceptionMatches(super::StopRecomputation::type_object_raw(py).cast()) != 0 {
+            ffi::PyErr_Clear();
+            return Err(Box::new(Error::Stop));
+        }
+    }
+    Err(PyErr::fetch(py).into())
+}
+/// A builtin that takes its values as they lie.
+pub trait Raw {
+    const NAME: &'static str;
+    /// The signature line that CPython splits off, and the text.
+    const DOC: &'static str;
+    fn call<'py>(g: &Given<'py>) -> Result<Bound<'py, PyAny>, Box<Error>>;
+}
+unsafe extern "C" fn raw<R: Raw>(_module: *mut PyObject, args: *const *mut PyObject, n: Py_ssize_t, kw: *mut PyObject) -> *mut PyObject {
+    // SAFETY: called by CPython as the file header says.
+    unsafe { answer(R::NAME, std::ptr::null_mut(), args, n, kw, |g| Ok(R::call(g)?)) }
+}
+pub fn add_raw<R: Raw>(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    add_function(m, R::NAME, R::DOC, raw::<R>)
+}
 #[cold]
 fn failed(first: &'static Entry, style: Style, g: &Given<'_>, f: Fail) -> PyErr {
     if let Fail::Op(e) = f {
@@ -459,18 +520,19 @@ pub fn type_name(v: Borrowed<'_, '_, PyAny>) -> String {
     v.get_type().name().map_or("?".into(), |n| n.to_string())
 }
 #[inline]
-fn call<'py>(e: &'static Entry, style: Style, g: &Given<'py>) -> PyResult<Bound<'py, PyAny>> {
+fn call<'py>(e: &'static Entry, style: Style, g: &Given<'py>) -> Result<Bound<'py, PyAny>, Raise> {
     if PLAIN_TENSOR.load(Relaxed).is_null() && special::mode_waits() {
-        return special::call(e, style, g);
+        return Ok(special::call(e, style, g)?);
     }
     match run(e, style, g) {
         Ok(Answer::New(Ret::Tensor(t), _)) => Ok(super::wrap(g.py, t)?.into_any()),
-        Ok(Answer::New(r, e)) => finish(e, r, g.py),
+        Ok(Answer::New(r, e)) => Ok(finish(e, r, g.py)?),
         Ok(Answer::Given(o)) => Ok(o.unbind().into_bound(g.py)),
-        Err(Fail::Special) => special::call(e, style, g),
+        Err(Fail::Special) => Ok(special::call(e, style, g)?),
+        Err(Fail::Op(e)) if matches!(*e, Error::Stop) => Err(Raise::Stop),
         Err(f) => match special::foreign(e, style, g)? {
             Some(r) => Ok(r),
-            None => Err(failed(e, style, g, f)),
+            None => Err(Raise::Error(failed(e, style, g, f))),
         },
     }
 }
@@ -492,7 +554,10 @@ pub fn by_name<'py>(name: &'static str, style: Style, x: &[&Bound<'py, PyAny>]) 
         named: 0,
         how: Taking::default(),
     };
-    call(e, style, &g)
+    call(e, style, &g).map_err(|r| match r {
+        Raise::Stop => Box::new(Error::Stop).into(),
+        Raise::Error(e) => e,
+    })
 }
 /// A result as an object: the named tuple that the entry asks for, else what its kind gives.
 pub fn finish<'py>(e: &'static Entry, r: Ret, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
@@ -513,18 +578,41 @@ unsafe fn enter(
     n: Py_ssize_t,
     kw: *mut PyObject,
 ) -> *mut PyObject {
+    // SAFETY: as CPython called us.
+    unsafe { answer(e.name, this, args, n, kw, |g| call(e, style, g)) }
+}
+/// What CPython gets from `f`: an object, or null with an exception set.
+///
+/// # Safety
+/// The values are those with which CPython called.
+#[inline(always)]
+unsafe fn answer(
+    name: &'static str,
+    this: *mut PyObject,
+    args: *const *mut PyObject,
+    n: Py_ssize_t,
+    kw: *mut PyObject,
+    f: impl for<'a, 'py> FnOnce(&'a Given<'py>) -> Result<Bound<'py, PyAny>, Raise>,
+) -> *mut PyObject {
     // SAFETY: CPython calls attached; `kw` is null or a tuple that outlives the call.
     let (py, named) = unsafe { (Python::assume_attached(), if kw.is_null() { 0 } else { ffi::PyTuple_GET_SIZE(kw) as usize }) };
     let g = Given { py, this, args, n: n as usize, names: kw, named, how: Taking::default() };
-    match catch_unwind(AssertUnwindSafe(|| call(e, style, &g)))
-        .unwrap_or_else(|_| Err(PyRuntimeError::new_err(format!("{}(): internal error: the op panicked (a bug in this library)", e.name))))
-    {
+    match catch_unwind(AssertUnwindSafe(|| f(&g))).unwrap_or_else(|_| Err(panicked(name))) {
         Ok(r) => r.into_ptr(),
-        Err(e) => {
+        Err(Raise::Stop) => {
+            // SAFETY: attached; the class lives as long as the module.
+            unsafe { ffi::PyErr_SetNone(super::StopRecomputation::type_object_raw(py).cast()) };
+            std::ptr::null_mut()
+        }
+        Err(Raise::Error(e)) => {
             e.restore(py);
             std::ptr::null_mut()
         }
     }
+}
+#[cold]
+fn panicked(name: &str) -> Raise {
+    PyRuntimeError::new_err(format!("{name}(): internal error: the op panicked (a bug in this library)")).into()
 }
 
 /// A definition that lives as long as the objects made from it: for ever.

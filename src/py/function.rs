@@ -11,7 +11,7 @@ use crate::ops::views::VIEWS;
 use crate::ops::{self};
 use crate::tape::node::Meta;
 use crate::tape::record::{Tracing, rebase};
-use crate::tape::saved::{NO_INPUT, Origin, Slots, Value, save};
+use crate::tape::saved::{NO_INPUT, Origin, SlotName, Slots, Value, save};
 use crate::tape::task::with_task;
 use crate::tape::tensor::ViewKind;
 use crate::tape::{Backward, Cx, Edge, Info, Node, Tensor, mode};
@@ -558,18 +558,18 @@ fn finish<'py>(
                 )));
             };
             let t = w.get().tensor();
-            let slot = format!("tensors[{k}]");
+            let slot = SlotName::nth("tensors", k);
             let as_output = finals.iter().find(|(given, _, _)| given.ptr_eq(t));
             if k < 64 && as_output.is_none() && !among(tensors, t) && t.is_traced() && !t.requires_grad() {
                 ctx.get().told().inner |= 1 << k;
             }
             let value = match as_output {
                 Some((_, out, nr)) if !among(tensors, t) || among(&dirty, t) => {
-                    save(pack.as_ref(), "custom function", &slot, &out.array(), Origin::Output(*nr), 0)?
+                    save(pack.as_ref(), "custom function", slot, &out.array(), Origin::Output(*nr), 0)?
                 }
                 _ => {
                     let input = tensors.iter().position(|x| x.ptr_eq(t)).map_or(NO_INPUT, |i| i as u32);
-                    save(pack.as_ref(), "custom function", &slot, &t.array(), Origin::Input(t), input)?
+                    save(pack.as_ref(), "custom function", slot, &t.array(), Origin::Input(t), input)?
                 }
             };
             values.push(value);

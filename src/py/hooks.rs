@@ -1,5 +1,5 @@
 //! User code behind the tape's traits: pack/unpack pairs, hooks on gradients and nodes, and the host.
-use super::keeper::Keeper;
+use super::keeper::{Keeper, Owned};
 use super::tensor::{PyTensor, attached, wrap};
 use crate::error::{Result, bail, err};
 use crate::stow::host::HostMemory;
@@ -32,11 +32,11 @@ struct UserStow;
 static USER: std::sync::LazyLock<Arc<dyn Stow>> = std::sync::LazyLock::new(|| Arc::new(UserStow));
 
 impl Pack for UserPack {
-    fn pack(self: Arc<Self>, s: &Saving<'_>) -> Result<Option<Stowed>> {
+    fn pack(&self, s: &Saving<'_>) -> Result<Option<Stowed>> {
         let py = attached();
         let packed = self.0.get().pack.bind(py).call1((wrap(py, s.tensor())?,))?;
         let counted = counted(&packed);
-        let keeper = Keeper { owner: self.0.clone_ref(py).into_any(), packed: Some(packed.unbind()), counted };
+        let keeper = Keeper { owner: Owned::new(self.0.clone_ref(py).into_any()), packed: Some(Owned::new(packed.unbind())), counted };
         Ok(Some(Stowed { by: USER.clone(), key: 0, keeper: Some(keeper) }))
     }
 }
@@ -60,8 +60,8 @@ impl Stow for UserStow {
     fn unpack(&self, _key: u32, keeper: Option<&Keeper>, want: &crate::tape::saved::Wanted<'_>) -> Result<Tensor> {
         let py = attached();
         let Some(Keeper { owner, packed: Some(packed), .. }) = keeper else { bail!(Runtime, "a packed value lost what was packed") };
-        let pair = owner.bind(py).cast::<Pair>().map_err(PyErr::from)?.clone();
-        let (packed, unpack) = (packed.clone_ref(py), pair.get().unpack.clone_ref(py));
+        let pair = owner.get().bind(py).cast::<Pair>().map_err(PyErr::from)?.clone();
+        let (packed, unpack) = (packed.get().clone_ref(py), pair.get().unpack.clone_ref(py));
         let given = mode::no_grad(|| unpack.bind(py).call1((packed,)))?;
         match given.cast::<PyTensor>() {
             Ok(t) => Ok(t.get().tensor().clone()),

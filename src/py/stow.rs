@@ -1,21 +1,24 @@
 //! Policies as Python sees them: checkpoint frames (the function and its arguments live here) and the mutation guard.
-use super::keeper::Keeper;
+use super::call::{Given, Raw, add_raw, call_stoppable, tensor_of};
+use super::keeper::{Keeper, Owned};
 use super::tensor::{DESCENT, PyTensor, attached, visit_one, wrap};
-use crate::error::Result;
-use crate::kernels::random::Generator;
+use crate::error::{Result, bail};
 use crate::stow::checkpoint::{Check, Frame, Opened, Recording, set_arguments};
 use crate::stow::mutate::{Guard, GuardPack};
 use crate::stow::selective::Kept;
-use crate::tape::random::{Named, Notes, Noting};
+use crate::tape::random::{Drawing, Notes, Noting};
 use crate::tape::saved::Parked;
-use crate::tape::{Pack, RandomSource, Tensor, mode};
-use pyo3::exceptions::{PyAttributeError, PyRuntimeError, PyTypeError, PyValueError};
+use crate::tape::{Pack, Tensor, mode};
+use pyo3::exceptions::{PyAttributeError, PyRuntimeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
+use smallvec::SmallVec;
+use std::cell::Cell;
 use std::sync::{Arc, Mutex};
 
+type Tensors = SmallVec<[Tensor; 2]>;
 /// An argument as it was at the call: containers that hold tensors are taken apart, so that a run gets fresh ones.
 enum Tree {
     Object(Py<PyAny>),
@@ -25,9 +28,9 @@ enum Tree {
     Dict(Vec<(Py<PyAny>, Tree)>),
 }
 impl Tree {
-    fn of(o: &Bound<'_, PyAny>, tensors: &mut Vec<Tensor>) -> PyResult<Tree> {
-        if let Ok(t) = o.cast::<PyTensor>() {
-            tensors.push(t.get().tensor().clone());
+    fn of(o: &Bound<'_, PyAny>, tensors: &mut Tensors) -> PyResult<Tree> {
+        if let Some(t) = tensor_of(o.as_borrowed()) {
+            tensors.push(t.clone());
             return Ok(Tree::Tensor(tensors.len() - 1));
         }
         Ok(if let Ok(l) = o.cast_exact::<PyList>() {
@@ -68,20 +71,15 @@ impl Tree {
         }
     }
 }
-/// Where random numbers came from when the call began: the state of the thread's source, and of generators that the function names.
-struct Random {
-    thread: Generator,
-    named: Notes,
-}
 /// A checkpointed call: kept by the slots of its frame, seen by the collector.
 #[pyclass(frozen, module = "stowgrad._C")]
 pub struct Call {
     function: Py<PyAny>,
-    name: String,
-    arguments: Vec<Tree>,
+    arguments: SmallVec<[Tree; 2]>,
     keywords: Vec<(Py<PyAny>, Tree)>,
-    parked: Vec<Parked>,
-    random: Option<Box<Random>>,
+    parked: SmallVec<[Parked; 2]>,
+    /// What recomputations need of the sources of random numbers.
+    random: Option<Arc<Notes>>,
     /// The context of recomputations.
     again: Option<Py<PyAny>>,
 }
@@ -118,47 +116,31 @@ impl Call {
     /// Runs the function again, with its arguments unparked, its random state and its context; what it returns is dropped.
     fn run(&self) -> Result<()> {
         let py = attached();
-        let mut tensors = Vec::with_capacity(self.parked.len());
-        let mut ids = Vec::with_capacity(self.parked.len());
+        let (mut tensors, mut leaves): (SmallVec<[_; 2]>, SmallVec<[_; 2]>) = Default::default();
         for p in &self.parked {
-            let t = p.get(&self.name)?;
-            ids.extend(t.leaf_id());
+            let t = p.get("checkpoint")?;
+            leaves.extend(t.leaf_id());
             tensors.push(wrap(py, t)?);
         }
-        set_arguments(ids);
-        let arguments = PyTuple::new(py, self.arguments.iter().map(|t| t.build(py, &tensors)).collect::<PyResult<Vec<_>>>()?)?;
-        let keywords = PyDict::new(py);
-        for (k, t) in &self.keywords {
-            keywords.set_item(k, t.build(py, &tensors)?)?;
+        set_arguments(leaves);
+        let mut arguments: SmallVec<[_; 4]> = SmallVec::new();
+        for t in &self.arguments {
+            arguments.push(t.build(py, &tensors)?);
         }
+        let keywords = if self.keywords.is_empty() { None } else { Some(PyDict::new(py)) };
+        for (k, t) in &self.keywords {
+            keywords.as_ref().expect("there are some").set_item(k, t.build(py, &tensors)?)?;
+        }
+        drop(tensors);
         let _random = Drawing::again(self.random.as_deref());
         let _unguarded = Unguarded(GUARDED.replace(false));
         // selective modes of a region that is open are not meant for this one
         let selective = |m: &Bound<'_, PyAny>| m.hasattr(intern!(py, "_selective")).unwrap_or(false);
+        let function = self.function.bind(py);
         super::dispatch::without(py, selective, || {
-            in_context(self.again.as_ref().map(|c| c.bind(py)), || self.function.bind(py).call(&arguments, Some(&keywords)))
+            in_context(self.again.as_ref().map(|c| c.bind(py)), || call_stoppable(function, &arguments, keywords.as_ref()))
         })?;
         Ok(())
-    }
-}
-/// The thread draws as it did at first until this is dropped; without a memory of that, it draws on.
-struct Drawing {
-    /// What was in place; the outer None: it was left alone.
-    thread: Option<Option<RandomSource>>,
-    named: Named,
-}
-impl Drawing {
-    fn again(r: Option<&Random>) -> Drawing {
-        let thread = r.map(|r| RandomSource::stand_in(Some(RandomSource::new(r.thread.clone()))));
-        Drawing { thread, named: r.map_or_else(Named::default, |r| Named::again(&r.named)).swap() }
-    }
-}
-impl Drop for Drawing {
-    fn drop(&mut self) {
-        drop(std::mem::take(&mut self.named).swap());
-        if let Some(before) = self.thread.take() {
-            drop(RandomSource::stand_in(before));
-        }
     }
 }
 /// A recomputation starts as if no guard were open: the region may open its own.
@@ -169,7 +151,7 @@ impl Drop for Unguarded {
     }
 }
 /// Calls `f` inside a Python context manager, if there is one.
-fn in_context<'py>(context: Option<&Bound<'py, PyAny>>, f: impl FnOnce() -> PyResult<Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyAny>> {
+fn in_context<'py>(context: Option<&Bound<'py, PyAny>>, f: impl FnOnce() -> Result<Bound<'py, PyAny>>) -> Result<Bound<'py, PyAny>> {
     let Some(c) = context else { return f() };
     let py = c.py();
     c.call_method0("__enter__")?;
@@ -179,67 +161,125 @@ fn in_context<'py>(context: Option<&Bound<'py, PyAny>>, f: impl FnOnce() -> PyRe
             Ok(r)
         }
         Err(e) => {
+            let e = PyErr::from(e);
             c.call_method1("__exit__", (e.get_type(py), e.value(py), e.traceback(py)))?;
-            Err(e)
+            Err(e.into())
         }
     }
 }
-fn check_of(name: &str) -> PyResult<Check> {
-    match name {
+fn check_of(name: &Bound<'_, PyAny>) -> PyResult<Check> {
+    match name.extract().unwrap_or("") {
         "default" => Ok(Check::Looks),
         "none" => Ok(Check::Nothing),
         "values" => Ok(Check::Values),
-        n => Err(PyValueError::new_err(format!("determinism_check should be one of ['default', 'none', 'values'], but got '{n}'"))),
+        _ => Err(PyValueError::new_err(format!(
+            "determinism_check should be one of ['default', 'none', 'values'], but got {}",
+            name.repr()?
+        ))),
     }
 }
-/// Runs `function(*args, **kwargs)` in a frame of its own: what it saves is forgotten and computed again for backward.
+thread_local! {
+    static EARLY_STOP: Cell<Option<bool>> = const { Cell::new(None) };
+    static DEBUG: Cell<Option<bool>> = const { Cell::new(None) };
+}
+/// Whether checkpoints of this thread stop early, whatever they say themselves (None: as they say). Returns what it was.
 #[pyfunction]
-#[pyo3(signature = (function, args, kwargs, check, preserve_rng_state, debug, early_stop, context_fn = None))]
-#[expect(clippy::too_many_arguments, reason = "torch's own options")]
-fn _checkpoint<'py>(
-    py: Python<'py>,
-    function: &Bound<'py, PyAny>,
-    args: &Bound<'py, PyTuple>,
-    kwargs: &Bound<'py, PyDict>,
-    check: &str,
-    preserve_rng_state: bool,
-    debug: bool,
-    early_stop: bool,
-    context_fn: Option<&Bound<'py, PyAny>>,
-) -> PyResult<Bound<'py, PyAny>> {
-    if !function.is_callable() {
-        return Err(PyTypeError::new_err(format!("checkpoint: the function must be callable, not {}", function.get_type().name()?)));
-    }
-    let check = check_of(check)?;
-    let (first, again) = match context_fn {
-        None => (None, None),
-        Some(f) => {
-            let (a, b): (Bound<'py, PyAny>, Bound<'py, PyAny>) = f.call0()?.extract()?;
-            (Some(a), Some(b.unbind()))
+fn _set_checkpoint_early_stop(on: Option<bool>) -> Option<bool> {
+    EARLY_STOP.replace(on)
+}
+/// As `_set_checkpoint_early_stop`, for the operations of both runs in errors.
+#[pyfunction]
+fn _set_checkpoint_debug(on: Option<bool>) -> Option<bool> {
+    DEBUG.replace(on)
+}
+/// `torch.utils.checkpoint.checkpoint`: takes its values as they lie, for a frame costs little.
+struct Checkpoint;
+impl Raw for Checkpoint {
+    const NAME: &'static str = "checkpoint";
+    const DOC: &'static str = r#"checkpoint(function, *args, use_reentrant=None, context_fn=None, determinism_check='default', debug=False, early_stop=True, preserve_rng_state=True, **kwargs)
+--
+
+Runs `function(*args, **kwargs)`; what it saves for backward is forgotten, and computed again when backward needs it.
+
+Any depth of nesting, containers and keywords with tensors, closures and modules. The recomputation stops at the last value needed
+(`early_stop`), draws the same random numbers (`preserve_rng_state`), and is compared with the forward pass: operations, shapes and
+dtypes (`determinism_check="default"`), the values too (`"values"`), or nothing (`"none"`); a difference is a CheckpointError. So is a
+write, between forward and backward, to a tensor that the function read from outside. `context_fn()` gives two contexts, for the
+forward pass and for recomputations. `debug=True` makes errors list the operations of both runs. `use_reentrant=None` means False.
+
+>>> import stowgrad as torch
+>>> from stowgrad.utils.checkpoint import checkpoint
+>>> x = torch.tensor([0.5], requires_grad=True)
+>>> checkpoint(lambda t: t.sin().exp(), x, use_reentrant=False).backward()
+>>> x.grad
+tensor([1.4174])
+"#;
+    fn call<'py>(g: &Given<'py>) -> Result<Bound<'py, PyAny>> {
+        let py = g.py;
+        let (mut function, mut args) = match g.positional_values().split_first() {
+            Some((f, rest)) => (Some(f.to_owned()), rest),
+            None => (None, &[][..]),
+        };
+        let (mut reentrant, mut check, mut early_stop, mut debug, mut preserve) = (false, Check::Looks, true, false, true);
+        let (mut context_fn, mut kwargs) = (None, None);
+        for (k, v) in g.named_values() {
+            match k {
+                "use_reentrant" => reentrant = v.is_truthy()?,
+                "context_fn" => context_fn = Some(v.to_owned()).filter(|c| !c.is_none()),
+                "determinism_check" => check = check_of(&v)?,
+                "debug" => debug = v.is_truthy()?,
+                "early_stop" => early_stop = v.is_truthy()?,
+                "preserve_rng_state" => preserve = v.is_truthy()?,
+                "function" if function.is_none() => (function, args) = (Some(v.to_owned()), &[]),
+                _ => kwargs.get_or_insert_with(|| PyDict::new(py)).set_item(k, v)?,
+            }
         }
-    };
-    if !mode::grad_enabled() {
-        return in_context(first.as_ref(), || function.call(args, Some(kwargs)));
+        let Some(function) = function else { bail!(Type, "checkpoint() missing 1 required positional argument: 'function'") };
+        if reentrant {
+            let old = py.import(intern!(py, "stowgrad.utils.checkpoint"))?.getattr(intern!(py, "_reentrant"))?;
+            return Ok(old.call1((function, PyTuple::new(py, args)?, kwargs, context_fn, debug, preserve))?);
+        }
+        if !function.is_callable() {
+            bail!(Type, "checkpoint: the function must be callable, not {}", function.get_type().name().map_err(PyErr::from)?);
+        }
+        let (first, again) = match context_fn {
+            None => (None, None),
+            Some(f) => {
+                let (a, b): (Bound<'py, PyAny>, Bound<'py, PyAny>) = f.call0()?.extract()?;
+                (Some(a), Some(b.unbind()))
+            }
+        };
+        let run = || in_context(first.as_ref(), || call_stoppable(&function, args, kwargs.as_ref()));
+        if !mode::grad_enabled() {
+            return run();
+        }
+        let mut tensors = Tensors::new();
+        let mut arguments = SmallVec::new();
+        for a in args {
+            arguments.push(Tree::of(a, &mut tensors)?);
+        }
+        let mut keywords = Vec::new();
+        for (k, v) in kwargs.iter().flat_map(|d| d.iter()) {
+            keywords.push((k.unbind(), Tree::of(&v, &mut tensors)?));
+        }
+        let mut parked = SmallVec::new();
+        for t in &tensors {
+            parked.push(Parked::new(t, "checkpoint")?);
+        }
+        let random = preserve.then(Arc::<Notes>::default);
+        let _noting = random.as_ref().map(|r| Noting::start(r.clone()));
+        let call = Py::new(py, Call { function: function.clone().unbind(), arguments, keywords, parked, random, again })?;
+        let keeper = Keeper { owner: Owned::new(call.into_any()), packed: None, counted: Default::default() };
+        let frame = Frame::new(check, EARLY_STOP.get().unwrap_or(early_stop), DEBUG.get().unwrap_or(debug), Box::new(run_kept));
+        let _open = Opened::start(Recording::new(frame, Some(keeper), &tensors));
+        run()
     }
-    let mut tensors = Vec::new();
-    let arguments = args.iter().map(|a| Tree::of(&a, &mut tensors)).collect::<PyResult<Vec<_>>>()?;
-    let keywords = kwargs.iter().map(|(k, v)| Ok((k.unbind(), Tree::of(&v, &mut tensors)?))).collect::<PyResult<Vec<_>>>()?;
-    let parked = tensors.iter().map(|t| Parked::new(t, "checkpoint")).collect::<Result<Vec<_>>>()?;
-    let random = preserve_rng_state.then(|| Box::new(Random { thread: RandomSource::current().state(), named: Notes::default() }));
-    let _noting = random.as_ref().map(|r| Noting::start(r.named.clone()));
-    let call =
-        Py::new(py, Call { function: function.clone().unbind(), name: "checkpoint".into(), arguments, keywords, parked, random, again })?;
-    let keeper = Keeper { owner: call.into_any(), packed: None, counted: Default::default() };
-    let frame = Frame::new(check, early_stop, debug, Box::new(run_kept));
-    let ids = tensors.iter().filter_map(Tensor::leaf_id).collect();
-    let _open = Opened::start(Recording { frame, keeper: Some(keeper), arguments: ids }, &tensors);
-    in_context(first.as_ref(), || function.call(args, Some(kwargs)))
 }
 /// Runs the call that the keeper keeps.
 fn run_kept(keeper: Option<&Keeper>) -> Result<()> {
     let py = attached();
     let Some(k) = keeper else { return Ok(()) };
-    let owner = k.owner.clone_ref(py);
+    let owner = k.owner.get().clone_ref(py);
     let call = owner.bind(py).cast::<Call>().map_err(PyErr::from)?;
     call.get().run()
 }
@@ -375,7 +415,9 @@ impl PyGuard {
     }
 }
 pub fn install(m: &Bound<'_, PyModule>) -> PyResult<()> {
-    m.add_function(wrap_pyfunction!(_checkpoint, m)?)?;
+    add_raw::<Checkpoint>(m)?;
+    m.add_function(wrap_pyfunction!(_set_checkpoint_early_stop, m)?)?;
+    m.add_function(wrap_pyfunction!(_set_checkpoint_debug, m)?)?;
     m.add_class::<PyGuard>()?;
     m.add_class::<Around>()?;
     m.add_class::<PyKept>()?;

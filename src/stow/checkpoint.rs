@@ -11,12 +11,12 @@ use crate::error::{Error, Result, bail};
 use crate::kernels::pointwise;
 use crate::layout::Dims;
 use crate::storage::Storage;
-use crate::tape::mode::{self, GradGuard};
+use crate::tape::mode::{self, Alone};
 use crate::tape::record::Reads;
-
-use crate::tape::saved::{Counted, Keeper, Origin, Wanted, here};
+use crate::tape::saved::{Counted, Keeper, Origin, SlotName, Wanted, here};
 use crate::tape::task::{self, Ends};
 use crate::tape::{Line, Pack, Saving, Stow, Stowed, Tensor};
+use smallvec::SmallVec;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
@@ -40,16 +40,16 @@ struct Entry {
     alive: bool,
     line: Option<Line>,
 }
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 struct Look {
     op: &'static str,
-    slot: String,
+    slot: SlotName,
     shape: Dims,
     dtype: DType,
 }
 impl Look {
     fn of(s: &Saving<'_>) -> Look {
-        Look { op: s.op, slot: s.slot.to_owned(), shape: s.array.shape, dtype: s.array.dtype }
+        Look { op: s.op, slot: s.slot, shape: s.array.shape, dtype: s.array.dtype }
     }
     fn text(&self) -> String {
         format!("{} saved by {}, of shape {:?} and dtype {}", self.slot, self.op, self.shape, self.dtype.name())
@@ -66,21 +66,31 @@ struct Read {
 }
 /// A value that a recomputation took down.
 enum Value {
-    /// With the version it had: a write to it in the region is the error that plain code would have raised.
-    Plain { array: Array, version: u64, _counted: Option<Counted> },
+    /// Without its history, and with the version it had: a write to it in the region is the error that plain code would have raised.
+    Plain { value: Tensor, version: u64, _counted: Option<Counted> },
     /// A mutation guard lets it be overwritten: one of the run's own holds it.
     Guarded(Stowed),
 }
+/// What a backward call has of the region, by key.
 struct Call {
     task: Option<u64>,
-    values: Vec<Option<Value>>,
+    values: SmallVec<[Option<Value>; 2]>,
 }
 #[derive(Default)]
 struct Table {
     entries: Vec<Entry>,
     alive: usize,
     reads: Vec<Read>,
-    calls: Vec<Call>,
+    calls: SmallVec<[Call; 1]>,
+}
+impl Table {
+    /// Is the storage among those that the region read?
+    fn knows(&self, s: &Arc<Storage>) -> bool {
+        self.reads.iter().any(|r| std::ptr::eq(r.storage.as_ptr(), Arc::as_ptr(s)))
+    }
+    fn call(&mut self, task: Option<u64>) -> Option<&mut Call> {
+        self.calls.iter_mut().find(|c| c.task == task)
+    }
 }
 pub struct Frame {
     me: Weak<Frame>,
@@ -153,10 +163,10 @@ impl Frame {
         let last = {
             let mut t = self.table();
             let n = t.entries.len();
-            if !t.calls.iter().any(|c| c.task == call) {
-                t.calls.push(Call { task: call, values: Vec::new() });
+            if t.call(call).is_none() {
+                t.calls.push(Call { task: call, values: SmallVec::new() });
             }
-            if let Some(c) = t.calls.iter_mut().find(|c| c.task == call) {
+            if let Some(c) = t.call(call) {
                 c.values.resize_with(n, || None);
             }
             match only {
@@ -164,23 +174,21 @@ impl Frame {
                 None => t.entries.iter().rposition(|e| e.alive).map_or(0, |i| i + 1),
             }
         };
-        let stop = self.early_stop || only.is_some() || self.open.load(Acquire);
         let collector = Arc::new(Collector {
             frame: self.me.upgrade().expect("a frame that is asked is alive"),
             call,
             only,
             last,
-            stop,
+            stop: self.early_stop || only.is_some() || self.open.load(Acquire),
             guard: OnceLock::new(),
-            state: Mutex::new(Progress { at: 0, stopped: false, wrong: None, log: Vec::new() }),
+            state: Mutex::default(),
         });
         let result = {
             let _run = Running::start(collector.clone());
-            let _grad = GradGuard::set(true);
             (self.run)(keeper)
         };
         let (at, stopped, wrong, log) = {
-            let mut p = collector.state.lock().unwrap_or_else(|e| e.into_inner());
+            let mut p = collector.state();
             (p.at, p.stopped, p.wrong.take(), std::mem::take(&mut p.log))
         };
         if let Some(wrong) = wrong {
@@ -220,8 +228,7 @@ impl Frame {
         text
     }
     fn take(&self, call: Option<u64>, key: u32) -> Option<Value> {
-        let mut t = self.table();
-        t.calls.iter_mut().find(|c| c.task == call)?.values.get_mut(key as usize)?.take()
+        self.table().call(call)?.values.get_mut(key as usize)?.take()
     }
     fn line(&self) -> Option<Line> {
         if self.debug { here() } else { None }
@@ -241,14 +248,19 @@ impl Ends for Frame {
 }
 impl Stow for Frame {
     fn unpack(&self, key: u32, keeper: Option<&Keeper>, want: &Wanted<'_>) -> Result<Tensor> {
-        let me: Weak<dyn Ends> = self.me.clone();
-        let call = task::at_end(me);
-        let value = match self.take(call, key) {
+        let call = task::sharing();
+        // nothing yet: all that lives; already taken once in this call: this value alone
+        let (value, first) = match self.table().call(call) {
+            Some(c) => (c.values.get_mut(key as usize).and_then(Option::take), false),
+            None => (None, true),
+        };
+        let value = match value {
             Some(v) => v,
             None => {
-                // nothing yet: all that lives; already taken once in this call: this value alone
-                let again = call.is_none() || self.table().calls.iter().any(|c| c.task == call);
-                let result = self.recompute(keeper, call, again.then_some(key));
+                if first && call.is_some() {
+                    task::at_end(self.me.clone());
+                }
+                let result = self.recompute(keeper, call, (call.is_none() || !first).then_some(key));
                 let value = self.take(call, key);
                 if call.is_none() {
                     self.forget(None);
@@ -265,29 +277,29 @@ impl Stow for Frame {
                 }
             }
         };
-        let (array, version) = match value {
-            Value::Plain { array, version, _counted } => (array, version),
+        let (value, version) = match value {
+            Value::Plain { value, version, _counted } => (value, version),
             Value::Guarded(stowed) => return stowed.by.unpack(stowed.key, None, want),
         };
-        let found = array.version();
+        let found = value.version();
         if found != version {
             let (slot, saved_at) = {
                 let t = self.table();
                 let e = t.entries.get(key as usize);
-                (e.map_or(String::new(), |e| e.look.slot.clone()), e.and_then(|e| e.line.as_ref().map(Line::text)))
+                (e.map_or(String::new(), |e| e.look.slot.to_string()), e.and_then(|e| e.line.as_ref().map(Line::text)))
             };
             return Err(Box::new(Error::Modified {
                 node: format!("{} in a checkpointed region", want.by),
                 slot,
                 made_by: None,
-                shape: array.shape.to_vec(),
+                shape: value.shape().to_vec(),
                 found,
                 expected: version,
                 saved_at,
-                written_at: crate::tape::record::last_write(&array),
+                written_at: crate::tape::record::last_write(&value.array()),
             }));
         }
-        Ok(Tensor::new(array))
+        Ok(value)
     }
     fn release(&self, key: u32) {
         let gone = {
@@ -296,7 +308,8 @@ impl Stow for Frame {
             e.alive = false;
             let line = e.line.take();
             t.alive -= 1;
-            let values: Vec<_> = t.calls.iter_mut().filter_map(|c| c.values.get_mut(key as usize).and_then(Option::take)).collect();
+            let values: SmallVec<[Value; 1]> =
+                t.calls.iter_mut().filter_map(|c| c.values.get_mut(key as usize).and_then(Option::take)).collect();
             let reads = if t.alive == 0 { std::mem::take(&mut t.reads) } else { Vec::new() };
             (line, values, reads)
         };
@@ -308,8 +321,20 @@ impl Stow for Frame {
 pub struct Recording {
     pub frame: Arc<Frame>,
     pub keeper: Option<Keeper>,
-    /// Addresses of the leaves among the arguments, alive during the run.
-    pub arguments: Vec<usize>,
+    /// Addresses of the leaves among the arguments, and of the storages of all of them; alive during the run.
+    leaves: Leaves,
+    storages: SmallVec<[usize; 2]>,
+}
+pub type Leaves = SmallVec<[usize; 2]>;
+impl Recording {
+    pub fn new(frame: Arc<Frame>, keeper: Option<Keeper>, arguments: &[Tensor]) -> Recording {
+        Recording {
+            frame,
+            keeper,
+            leaves: arguments.iter().filter_map(Tensor::leaf_id).collect(),
+            storages: arguments.iter().map(|t| t.look(|a| Arc::as_ptr(a.storage()) as usize)).collect(),
+        }
+    }
 }
 /// A captured leaf is kept, not forgotten: there are no bytes to win, and its version is checked. The same rule holds in both runs, and for
 /// aliases of a leaf, which unpacking and parking make: known by the leaf.
@@ -317,8 +342,8 @@ fn stays(s: &Saving<'_>, arguments: &[usize]) -> bool {
     s.leaf_id().is_some_and(|id| !arguments.contains(&id))
 }
 impl Pack for Recording {
-    fn pack(self: Arc<Self>, s: &Saving<'_>) -> Result<Option<Stowed>> {
-        if stays(s, &self.arguments) {
+    fn pack(&self, s: &Saving<'_>) -> Result<Option<Stowed>> {
+        if stays(s, &self.leaves) {
             return Ok(None);
         }
         let f = &self.frame;
@@ -326,12 +351,17 @@ impl Pack for Recording {
         let entry = Entry { look: Look::of(s), hash, alive: true, line: f.line() };
         let key = {
             let mut t = f.table();
+            if t.entries.capacity() == 0 {
+                t.entries.reserve_exact(4);
+            }
             t.entries.push(entry);
             t.alive += 1;
             t.entries.len() as u32 - 1
         };
-        let by: Arc<dyn Stow> = f.clone();
-        Ok(Some(Stowed { by, key, keeper: self.keeper.clone() }))
+        Ok(Some(Stowed { by: f.clone(), key, keeper: self.keeper.clone() }))
+    }
+    fn quiet(&self) -> bool {
+        true
     }
     fn recomputes(&self) -> bool {
         true
@@ -341,17 +371,19 @@ impl Pack for Recording {
     }
 }
 impl Reads for Recording {
+    fn wants(&self, a: &Array) -> bool {
+        let s = a.storage();
+        // what is passed is checked where it is parked, not here
+        s.born < self.frame.epoch && !self.storages.contains(&(Arc::as_ptr(s) as usize)) && !self.frame.table().knows(s)
+    }
     fn read(&self, op: &'static str, input: &'static str, a: &Array) {
         let s = a.storage();
-        if s.born >= self.frame.epoch {
-            return;
-        }
-        let weak = Arc::downgrade(s);
+        // to look at the running line may run user code
+        let line = here();
         let mut t = self.frame.table();
-        if t.reads.iter().any(|r| Weak::ptr_eq(&r.storage, &weak)) {
-            return;
+        if !t.knows(s) {
+            t.reads.push(Read { storage: Arc::downgrade(s), version: s.version().load(Relaxed), op, input, shape: a.shape, line });
         }
-        t.reads.push(Read { storage: weak, version: s.version().load(Relaxed), op, input, shape: a.shape, line: here() });
     }
 }
 /// The first run of a region, from its start to its end: policy, read notes and epoch are put back on every way out.
@@ -360,50 +392,41 @@ pub struct Opened {
     epoch: u32,
 }
 impl Opened {
-    pub fn start(recording: Recording, arguments: &[Tensor]) -> Opened {
+    pub fn start(recording: Recording) -> Opened {
         let recording = Arc::new(recording);
         let epoch = array::epoch();
         array::set_epoch(recording.frame.epoch);
         mode::push_pack(recording.clone());
-        crate::tape::record::push_reads(recording.clone());
-        // what is passed is checked where it is parked, not here
-        let mut t = recording.frame.table();
-        for a in arguments {
-            let s = a.look(|x| x.storage().clone());
-            t.reads.push(Read { storage: Arc::downgrade(&s), version: u64::MAX, op: "", input: "", shape: Dims::default(), line: None });
-        }
-        drop(t);
+        mode::push_reads(recording.clone());
         Opened { recording, epoch }
     }
 }
 impl Drop for Opened {
     fn drop(&mut self) {
         let f = &self.recording.frame;
-        drop(crate::tape::record::pop_reads());
+        drop(mode::pop_reads());
         drop(mode::pop_pack());
         array::set_epoch(self.epoch);
         f.open.store(false, Release);
         // the region's own writes are its own
-        let gone: Vec<Read> = {
+        let gone: SmallVec<[Read; 1]> = {
             let mut t = f.table();
-            let all = std::mem::take(&mut t.reads);
-            let (mut kept, mut gone) = (Vec::new(), Vec::new());
-            for mut r in all {
-                match r.storage.upgrade() {
-                    Some(s) if r.version != u64::MAX && t.alive > 0 => {
+            let all = t.alive == 0;
+            t.reads
+                .extract_if(.., |r| match r.storage.upgrade() {
+                    Some(s) if !all => {
                         r.version = s.version().load(Relaxed);
-                        kept.push(r);
+                        false
                     }
-                    _ => gone.push(r),
-                }
-            }
-            t.reads = kept;
-            gone
+                    _ => true,
+                })
+                .collect()
         };
         drop(gone);
     }
 }
 
+#[derive(Default)]
 struct Progress {
     at: usize,
     stopped: bool,
@@ -424,22 +447,25 @@ pub struct Collector {
 impl Collector {
     /// The value in the hands of the run's own guard, without its history: a guard that is never closed must not own the graph.
     fn guard(&self, s: &Saving<'_>) -> Result<Option<Stowed>> {
-        Arc::new(GuardPack { guard: self.guard.get_or_init(Guard::new).clone(), outer: None })
-            .pack(&Saving { origin: Origin::Output(0), ..*s })
+        let guard = self.guard.get_or_init(Guard::new).clone();
+        GuardPack { guard, outer: None }.pack(&Saving { origin: Origin::Output(0), ..*s })
+    }
+    fn state(&self) -> MutexGuard<'_, Progress> {
+        self.state.lock().unwrap_or_else(|e| e.into_inner())
     }
     fn fail(&self, text: String) -> Box<Error> {
-        let mut p = self.state.lock().unwrap_or_else(|e| e.into_inner());
+        let mut p = self.state();
         p.wrong.get_or_insert(text);
         p.stopped = true;
         Box::new(Error::Stop)
     }
 }
-thread_local! { static ARGUMENTS: std::cell::RefCell<Vec<Vec<usize>>> = const { std::cell::RefCell::new(Vec::new()) }; }
+thread_local! { static ARGUMENTS: std::cell::RefCell<SmallVec<[Leaves; 2]>> = const { std::cell::RefCell::new(SmallVec::new_const()) }; }
 /// Addresses of the leaves among the arguments of the run that is starting.
-pub fn set_arguments(ids: Vec<usize>) {
+pub fn set_arguments(leaves: Leaves) {
     ARGUMENTS.with(|a| {
         if let Some(top) = a.borrow_mut().last_mut() {
-            *top = ids;
+            *top = leaves;
         }
     })
 }
@@ -450,13 +476,16 @@ impl Pack for Collector {
     fn allows_writes(&self) -> bool {
         self.frame.guarded
     }
-    fn pack(self: Arc<Self>, s: &Saving<'_>) -> Result<Option<Stowed>> {
-        if stays(s, &ARGUMENTS.with(|a| a.borrow().last().cloned().unwrap_or_default())) {
+    fn quiet(&self) -> bool {
+        true
+    }
+    fn pack(&self, s: &Saving<'_>) -> Result<Option<Stowed>> {
+        if ARGUMENTS.with(|a| stays(s, a.borrow().last().map_or(&[], |l| l))) {
             return Ok(None);
         }
         let f = &self.frame;
         let nr = {
-            let mut p = self.state.lock().unwrap_or_else(|e| e.into_inner());
+            let mut p = self.state();
             if p.stopped {
                 return Err(Box::new(Error::Stop)); // user code caught the first one
             }
@@ -466,11 +495,7 @@ impl Pack for Collector {
             p.at += 1;
             p.at - 1
         };
-        let (expected, hash_then) = match f.table().entries.get(nr) {
-            Some(e) => (Some(e.look.clone()), e.hash),
-            None => (None, 0),
-        };
-        let Some(expected) = expected else {
+        let Some((expected, hash_then, alive)) = f.table().entries.get(nr).map(|e| (e.look, e.hash, e.alive)) else {
             // beyond what was recorded: counted at the end (a frame that is still open may grow)
             return Ok(None);
         };
@@ -499,31 +524,35 @@ impl Pack for Collector {
             }
         }
         let stop = self.stop && nr + 1 >= self.last;
-        let wanted = f.table().entries[nr].alive && self.only.is_none_or(|k| k as usize == nr);
+        let wanted = alive && self.only.is_none_or(|k| k as usize == nr);
         let guarded = f.guarded || s.guarded;
         if wanted {
             let value = match guarded.then(|| self.guard(s)).transpose()?.flatten() {
                 Some(stowed) => Value::Guarded(stowed),
-                None => {
-                    let _counted = s.counts().then(|| Counted::new(s.array.storage()));
-                    Value::Plain { array: s.array.clone(), version: s.array.version(), _counted }
-                }
+                None => Value::Plain {
+                    value: Tensor::new(s.array.clone()),
+                    version: s.array.version(),
+                    _counted: s.counts().then(|| Counted::new(s.array.storage())),
+                },
             };
-            let mut t = f.table();
-            let old = match t.calls.iter_mut().find(|c| c.task == self.call) {
-                Some(c) => {
-                    if c.values.len() <= nr {
-                        c.values.resize_with(nr + 1, || None);
+            let old = {
+                let mut t = f.table();
+                // another thread may have let go of the slot in the meantime
+                let alive = t.entries[nr].alive;
+                match t.call(self.call) {
+                    Some(c) if alive => {
+                        if c.values.len() <= nr {
+                            c.values.resize_with(nr + 1, || None);
+                        }
+                        c.values[nr].replace(value)
                     }
-                    c.values[nr].replace(value)
+                    _ => Some(value),
                 }
-                None => Some(value),
             };
-            drop(t);
             drop(old);
         }
         if stop {
-            self.state.lock().unwrap_or_else(|e| e.into_inner()).stopped = true;
+            self.state().stopped = true;
             return Err(Box::new(Error::Stop));
         }
         // the region may differentiate inside: its own slots are under the same guard
@@ -532,31 +561,16 @@ impl Pack for Collector {
 }
 /// A recomputation starts as if nothing were open on the thread; everything is put back on every way out.
 struct Running {
-    packs: Vec<Arc<dyn Pack>>,
-    reads: Vec<Arc<dyn Reads>>,
-    recomputing: bool,
-    inference: bool,
-    below: bool,
+    _alone: Alone,
 }
 impl Running {
     fn start(collector: Arc<Collector>) -> Running {
-        ARGUMENTS.with(|a| a.borrow_mut().push(Vec::new()));
-        Running {
-            packs: mode::swap_packs(vec![collector]),
-            reads: crate::tape::record::swap_reads(Vec::new()),
-            recomputing: mode::set_recomputing(true),
-            inference: mode::set_inference(false),
-            below: mode::set_below(false),
-        }
+        ARGUMENTS.with(|a| a.borrow_mut().push(Leaves::new()));
+        Running { _alone: Alone::with(collector) }
     }
 }
 impl Drop for Running {
     fn drop(&mut self) {
-        drop(mode::swap_packs(std::mem::take(&mut self.packs)));
-        drop(crate::tape::record::swap_reads(std::mem::take(&mut self.reads)));
-        mode::set_recomputing(self.recomputing);
-        mode::set_inference(self.inference);
-        mode::set_below(self.below);
         ARGUMENTS.with(|a| a.borrow_mut().pop());
     }
 }

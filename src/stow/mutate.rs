@@ -3,12 +3,13 @@
 //! A slot is (guard, key); the guard's table holds the saved tensor itself until a write to its bytes is announced, and a copy from then
 //! on. Slots that save the same region of a storage at the same version share a key. The storage remembers whom to tell (`Watcher`), so
 //! the route of the write does not matter: another view, `out=`, `.data`, an optimizer. What may be written from outside without notice
-//! (memory lent to numpy) is copied at the save. Keys are reused only after the storage's note is gone. Invariant: nothing here runs a
-//! kernel or drops a tensor while the table is locked.
+//! (memory lent to numpy) is copied at the save. Locks: the table, then within it a storage's notes. A write that was announced before its key
+//! was given to another storage knows that by the storage. Invariant: nothing here runs a kernel or drops a tensor while a lock is held.
 use crate::array::Array;
 use crate::error::{Result, bail};
 use crate::kernels::pointwise;
-use crate::storage::{Note, Storage, Watcher};
+use crate::storage::{Note, Storage, Watcher, take_note};
+use crate::tape::saved::Origin;
 use crate::tape::saved::{Counted, Keeper, Wanted};
 use crate::tape::{Held, Pack, Saving, Stow, Stowed, Tensor};
 use std::sync::atomic::{AtomicBool, Ordering::*};
@@ -17,12 +18,13 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 /// What the table holds for one key.
 enum Entry {
     Free,
-    /// The value, untouched so far: where its bytes are, how many slots share it.
+    /// The value, untouched so far, as the very tensor; whoever gives that another storage or layout says so first, as for a write.
     Original {
         held: Held,
-        array: Array,
+        storage: Arc<Storage>,
+        /// The bytes count as saved.
+        counts: bool,
         slots: u32,
-        _counted: Option<Counted>,
     },
     /// It was written; this is what it was.
     Cloned {
@@ -30,6 +32,13 @@ enum Entry {
         slots: u32,
         _counted: Counted,
     },
+}
+impl Drop for Entry {
+    fn drop(&mut self) {
+        if let Entry::Original { storage, counts: true, .. } = self {
+            storage.unsave();
+        }
+    }
 }
 #[derive(Default)]
 struct Table {
@@ -50,6 +59,16 @@ impl Table {
             }
         }
     }
+    /// One slot more for the entry under `key`, if it is this very region, still untouched.
+    fn share(&mut self, key: u32, a: &Array) -> bool {
+        match self.entries.get_mut(key as usize) {
+            Some(Entry::Original { held, slots, .. }) if held.tensor().look(|b| b.same_elements(a) && b.version() == a.version()) => {
+                *slots += 1;
+                true
+            }
+            _ => false,
+        }
+    }
 }
 pub struct Guard {
     me: Weak<Guard>,
@@ -64,8 +83,6 @@ pub struct Holding {
     pub original_bytes: usize,
     pub cloned_bytes: usize,
 }
-/// Keys of one storage looked at for a region to share.
-const RECENT: usize = 8;
 
 impl Guard {
     pub fn new() -> Arc<Guard> {
@@ -74,8 +91,8 @@ impl Guard {
     fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(|e| e.into_inner())
     }
-    fn watcher(&self) -> Weak<dyn Watcher> {
-        self.me.clone()
+    fn address(&self) -> usize {
+        self as *const Guard as usize
     }
     /// Ends it, and empties the table; slots stay, and answer with an error.
     pub fn close(&self) {
@@ -88,10 +105,10 @@ impl Guard {
         self.forget(entries);
     }
     fn forget(&self, entries: Vec<Entry>) {
-        let who = self.watcher();
+        let who = self.address();
         for (key, e) in entries.iter().enumerate() {
-            if let Entry::Original { array, .. } = e {
-                array.storage().unwatch(&who, key as u32);
+            if let Entry::Original { storage, .. } = e {
+                storage.unwatch(who, key as u32);
             }
         }
         drop(entries);
@@ -101,9 +118,9 @@ impl Guard {
         for e in &self.table().entries {
             match e {
                 Entry::Free => {}
-                Entry::Original { array, .. } => {
+                Entry::Original { held, .. } => {
                     h.original += 1;
-                    h.original_bytes += array.nbytes();
+                    h.original_bytes += held.tensor().look(Array::nbytes);
                 }
                 Entry::Cloned { copy, .. } => {
                     h.cloned += 1;
@@ -113,18 +130,6 @@ impl Guard {
         }
         h
     }
-    /// A key whose entry is this very region, still untouched.
-    fn shared(table: &mut Table, a: &Array) -> Option<u32> {
-        let like = |b: &Array| b.shares(a) && b.geometry() == a.geometry() && b.dtype == a.dtype && b.version() == a.version();
-        let n = table.entries.len();
-        let at = (n.saturating_sub(RECENT)..n)
-            .rev()
-            .find(|&i| matches!(&table.entries[i], Entry::Original { array, slots, .. } if *slots > 0 && like(array)))?;
-        if let Entry::Original { slots, .. } = &mut table.entries[at] {
-            *slots += 1;
-        }
-        Some(at as u32)
-    }
 }
 /// The guard as a policy of the thread. `outer`: the policy around it, to which values go if it runs the region again.
 pub struct GuardPack {
@@ -132,39 +137,45 @@ pub struct GuardPack {
     pub outer: Option<Arc<dyn Pack>>,
 }
 impl Pack for GuardPack {
-    fn pack(self: Arc<Self>, s: &Saving<'_>) -> Result<Option<Stowed>> {
+    fn pack(&self, s: &Saving<'_>) -> Result<Option<Stowed>> {
         if let Some(outer) = self.outer.as_ref().filter(|o| o.recomputes()) {
-            return outer.clone().pack(&Saving { guarded: true, ..*s });
+            return outer.pack(&Saving { guarded: true, ..*s });
         }
-        let guard = &self.guard;
-        let array = s.array.clone();
-        let by: Arc<dyn Stow> = guard.clone();
-        if array.storage().is_lent() {
+        let (guard, array) = (&self.guard, s.array);
+        let key = if array.storage().is_lent() {
             // writes from outside are not announced: the copy is made now
-            let copy = pointwise::cast_kept(&array, array.dtype)?;
+            let copy = pointwise::cast_kept(array, array.dtype)?;
             let _counted = Counted::new(copy.storage());
-            let key = guard.table().add(Entry::Cloned { copy, slots: 1, _counted });
-            return Ok(Some(Stowed { by, key, keeper: None }));
-        }
-        let (key, new) = {
+            guard.table().add(Entry::Cloned { copy, slots: 1, _counted })
+        } else {
+            let held = match s.origin {
+                Origin::Input(t) => Held::of(t),
+                _ => Held::Core(s.tensor()),
+            };
+            let (who, span) = (guard.address(), array.byte_span());
             let mut t = guard.table();
-            match Guard::shared(&mut t, &array) {
-                Some(key) => (key, false),
-                None => {
-                    let entry = Entry::Original {
-                        held: Held::of(&s.tensor()),
-                        array: array.clone(),
-                        slots: 1,
-                        _counted: s.counts().then(|| Counted::new(array.storage())),
-                    };
-                    (t.add(entry), true)
+            let (key, unused) = array.storage().with_notes(|notes| {
+                match notes.iter().filter(|n| n.is_by(who) && n.span == span).map(|n| n.key).find(|&k| t.share(k, array)) {
+                    Some(key) => (key, Some(held)),
+                    None => {
+                        let (storage, counts) = (array.storage().clone(), s.counts());
+                        if counts {
+                            storage.save();
+                        }
+                        let key = t.add(Entry::Original { held, storage, counts, slots: 1 });
+                        notes.push(Note { who: guard.me.clone(), key, span });
+                        (key, None)
+                    }
                 }
-            }
+            });
+            drop(t);
+            drop(unused);
+            key
         };
-        if new {
-            array.storage().watch(Note { who: guard.watcher(), key, span: array.byte_span() });
-        }
-        Ok(Some(Stowed { by, key, keeper: None }))
+        Ok(Some(Stowed { by: guard.clone(), key, keeper: None }))
+    }
+    fn quiet(&self) -> bool {
+        true
     }
     fn recomputes(&self) -> bool {
         self.outer.as_ref().is_some_and(|o| o.recomputes())
@@ -174,23 +185,23 @@ impl Pack for GuardPack {
     }
 }
 impl Watcher for Guard {
-    fn before_write(&self, _storage: &Arc<Storage>, key: u32, _span: (usize, usize)) -> Result<()> {
+    fn before_write(&self, storage: &Arc<Storage>, key: u32, _span: (usize, usize)) -> Result<()> {
         let array = match self.table().entries.get(key as usize) {
-            Some(Entry::Original { array, slots, .. }) if *slots > 0 => array.clone(),
+            Some(Entry::Original { held, storage: s, .. }) if Arc::ptr_eq(s, storage) => held.tensor().array(),
             _ => return Ok(()),
         };
         let copy = pointwise::cast_kept(&array, array.dtype)?;
-        let old = {
-            let mut t = self.table();
-            match t.entries.get_mut(key as usize) {
-                Some(e @ Entry::Original { .. }) => {
-                    let Entry::Original { slots, .. } = e else { return Ok(()) };
-                    let slots = *slots;
-                    let _counted = Counted::new(copy.storage());
-                    Some(std::mem::replace(e, Entry::Cloned { copy, slots, _counted }))
+        let _counted = Counted::new(copy.storage());
+        let old = match self.table().entries.get_mut(key as usize) {
+            Some(e) => {
+                let Entry::Original { slots, storage: s, .. } = e else { return Ok(()) };
+                if !Arc::ptr_eq(s, storage) {
+                    return Ok(());
                 }
-                _ => None,
+                let slots = *slots;
+                std::mem::replace(e, Entry::Cloned { copy, slots, _counted })
             }
+            None => return Ok(()),
         };
         drop(old);
         Ok(())
@@ -219,37 +230,23 @@ impl Stow for Guard {
         }
     }
     fn release(&self, key: u32) {
-        let (gone, note) = {
+        let gone = {
             let mut t = self.table();
             let Some(e) = t.entries.get_mut(key as usize) else { return };
-            match e {
-                Entry::Free => return,
-                Entry::Original { slots, array, .. } => {
-                    *slots -= 1;
-                    if *slots > 0 {
-                        return;
-                    }
-                    let array = array.clone();
-                    (std::mem::replace(e, Entry::Free), Some(array))
-                }
-                Entry::Cloned { slots, .. } => {
-                    *slots -= 1;
-                    if *slots > 0 {
-                        return;
-                    }
-                    (std::mem::replace(e, Entry::Free), None)
-                }
+            let (Entry::Original { slots, .. } | Entry::Cloned { slots, .. }) = e else { return };
+            *slots -= 1;
+            if *slots > 0 {
+                return;
             }
-        };
-        if let Some(a) = note {
-            a.storage().unwatch(&self.watcher(), key);
-        }
-        drop(gone);
-        // only now: a write announced meanwhile must not copy a stranger's value
-        let mut t = self.table();
-        if (key as usize) < t.entries.len() {
+            let e = std::mem::replace(e, Entry::Free);
+            let note = match &e {
+                Entry::Original { storage, .. } => storage.with_notes(|n| take_note(n, self.address(), key)),
+                _ => None,
+            };
             t.free.push(key);
-        }
+            (e, note)
+        };
+        drop(gone);
     }
     fn visit(&self, _f: &mut dyn FnMut(usize)) {}
 }

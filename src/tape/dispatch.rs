@@ -177,7 +177,11 @@ fn fresh(
     let node = record::node(op(), ins, record::line_of(info), &arrays, &metas, slots);
     let history = |(i, (t, a)): (usize, (Tensor, Array))| {
         let differentiable = a.dtype.is_float() && info.differentiable(i as u32);
-        adopt(t, info, inputs, if differentiable { Edge::Node(node.clone(), i as u32) } else { Edge::None }, kind)
+        let t = adopt(t, info, inputs, if differentiable { Edge::Node(node.clone(), i as u32) } else { Edge::None }, kind);
+        if pack.is_some() && info.saves_outputs {
+            node.slots().note_output(i as u32, &t);
+        }
+        t
     };
     Ok(outs.into_iter().zip(made).take(n).enumerate().map(history).collect())
 }

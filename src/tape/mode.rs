@@ -1,15 +1,21 @@
 //! What holds for one thread: grad mode, inference mode, the stack of `Pack` policies, sequence numbers (rule 6). One `thread_local!`
 //! struct, so that an op looks at it once.
+use super::record::Reads;
 use super::saved::Pack;
+use crate::array::Array;
+use smallvec::{SmallVec, smallvec};
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+type Packs = SmallVec<[Arc<dyn Pack>; 3]>;
+type Readers = SmallVec<[Arc<dyn Reads>; 3]>;
 pub struct Thread {
     now: Cell<Now>,
     seq: Cell<u64>,
     depth: Cell<u32>,
-    packs: RefCell<Vec<Arc<dyn Pack>>>,
+    packs: RefCell<Packs>,
+    readers: RefCell<Readers>,
     disabled: RefCell<Option<Arc<str>>>,
 }
 impl Thread {
@@ -21,7 +27,8 @@ impl Thread {
 }
 thread_local! {
     static THREAD: Thread = const { Thread {
-        now: Cell::new(Now(Now::GRAD)), seq: Cell::new(0), depth: Cell::new(0), packs: RefCell::new(Vec::new()), disabled: RefCell::new(None),
+        now: Cell::new(Now(Now::GRAD)), seq: Cell::new(0), depth: Cell::new(0), packs: RefCell::new(SmallVec::new_const()), readers: RefCell::new(SmallVec::new_const()),
+        disabled: RefCell::new(None),
     } };
 }
 /// What an op must know of its thread, read in one look.
@@ -42,6 +49,8 @@ impl Now {
     const BELOW: u8 = 64;
     /// The next op with outputs for backward alone gives these too.
     const WHOLE: u8 = 128;
+    /// What a recomputation does not take over from the code around it.
+    const OUTER: u8 = Now::GRAD | Now::INFERENCE | Now::PACK | Now::READ | Now::RECOMPUTING | Now::BELOW;
 
     #[inline]
     fn has(self, bit: u8) -> bool {
@@ -111,10 +120,6 @@ impl Drop for Below {
         set(Now::BELOW, self.0);
     }
 }
-/// Sets whether a handler runs (a recomputation starts as if none did); returns what it was.
-pub fn set_below(on: bool) -> bool {
-    set(Now::BELOW, on)
-}
 /// Does a handler of a dispatch mode or subclass run on this thread?
 pub fn below() -> bool {
     now().has(Now::BELOW)
@@ -172,12 +177,35 @@ pub fn pop_pack() -> Option<Arc<dyn Pack>> {
 pub fn pack_depth() -> usize {
     THREAD.with(|t| t.depth.get() as usize)
 }
-/// Takes the whole stack away for a while (a recomputation starts as if no policy were open).
-pub fn swap_packs(new: Vec<Arc<dyn Pack>>) -> Vec<Arc<dyn Pack>> {
-    THREAD.with(|t| {
-        t.set_depth(new.len());
-        std::mem::replace(&mut *t.packs.borrow_mut(), new)
-    })
+/// A recomputation starts as if nothing were open on the thread: one policy, grad mode on, no readers, no inference mode, below no handler.
+/// All that is put back when this is dropped.
+pub struct Alone {
+    packs: Packs,
+    readers: Readers,
+    now: Now,
+}
+impl Alone {
+    pub fn with(pack: Arc<dyn Pack>) -> Alone {
+        THREAD.with(|t| {
+            let now = t.now.get();
+            let packs = std::mem::replace(&mut *t.packs.borrow_mut(), smallvec![pack]);
+            let readers = std::mem::take(&mut *t.readers.borrow_mut());
+            t.depth.set(1);
+            t.now.set(Now(now.0 & !Now::OUTER | Now::GRAD | Now::PACK | Now::RECOMPUTING));
+            Alone { packs, readers, now }
+        })
+    }
+}
+impl Drop for Alone {
+    fn drop(&mut self) {
+        let inner = THREAD.with(|t| {
+            t.depth.set(self.packs.len() as u32);
+            t.now.set(Now(t.now.get().0 & !Now::OUTER | self.now.0 & Now::OUTER));
+            let readers = std::mem::replace(&mut *t.readers.borrow_mut(), std::mem::take(&mut self.readers));
+            (std::mem::replace(&mut *t.packs.borrow_mut(), std::mem::take(&mut self.packs)), readers)
+        });
+        drop(inner);
+    }
 }
 /// May what is saved now be overwritten, by the word of any policy of this thread?
 pub fn writes_allowed() -> bool {
@@ -185,7 +213,7 @@ pub fn writes_allowed() -> bool {
 }
 /// The policies from the outermost to the innermost.
 pub fn all_packs() -> Vec<Arc<dyn Pack>> {
-    THREAD.with(|t| t.packs.borrow().clone())
+    THREAD.with(|t| t.packs.borrow().to_vec())
 }
 /// While a message is set, hooks may not be pushed: who tries gets it as the error.
 pub fn hooks_disabled() -> Option<Arc<str>> {
@@ -197,9 +225,6 @@ pub fn set_hooks_disabled(message: Option<Arc<str>>) -> Option<Arc<str>> {
 /// Is a checkpointed region being run again? Declared state (running statistics) must not move then.
 pub fn recomputing() -> bool {
     now().has(Now::RECOMPUTING)
-}
-pub fn set_recomputing(on: bool) -> bool {
-    set(Now::RECOMPUTING, on)
 }
 #[inline]
 pub fn dispatching() -> bool {
@@ -221,8 +246,37 @@ static SUBCLASSES: AtomicBool = AtomicBool::new(false);
 pub fn ask_whole(on: bool) -> bool {
     set(Now::WHOLE, on)
 }
-pub fn set_reading(on: bool) {
-    set(Now::READ, on);
+/// From now on `r` is told what recorded ops read.
+pub fn push_reads(r: Arc<dyn Reads>) {
+    THREAD.with(|t| {
+        t.readers.borrow_mut().push(r);
+        t.now.set(Now(t.now.get().0 | Now::READ));
+    })
+}
+/// Takes the innermost reader off; the caller drops it.
+pub fn pop_reads() -> Option<Arc<dyn Reads>> {
+    THREAD.with(|t| {
+        let mut readers = t.readers.borrow_mut();
+        let r = readers.pop();
+        if readers.is_empty() {
+            t.now.set(Now(t.now.get().0 & !Now::READ));
+        }
+        r
+    })
+}
+/// Calls `f` with the readers that want to know of this array.
+#[inline]
+pub fn tell_readers(a: &Array, f: impl Fn(&dyn Reads)) {
+    let wanted = THREAD.with(|t| t.readers.borrow().iter().position(|r| r.wants(a)));
+    let Some(first) = wanted else { return };
+    for k in first.. {
+        // out of the borrow: `f` may run user code
+        match THREAD.with(|t| t.readers.borrow().get(k).cloned()) {
+            Some(r) if r.wants(a) => f(&*r),
+            Some(_) => {}
+            None => return,
+        }
+    }
 }
 
 static ANOMALY: AtomicBool = AtomicBool::new(false);

@@ -3,7 +3,7 @@ use super::dispatch::{Arg, Named};
 use super::hooks::{Line, NodeHook, PreHook};
 use super::mode;
 use super::record::Views;
-use super::saved::{Slots, Value};
+use super::saved::{SlotName, Slots, Value};
 use super::tensor::{Held, Tensor, Visit, WeakTensor};
 use super::{GradHook, grad_enabled};
 use crate::array::Array;
@@ -509,10 +509,10 @@ impl Node {
             _ => None,
         }
     }
-    pub fn slot_name(&self, slot: usize) -> String {
+    pub fn slot_name(&self, slot: usize) -> SlotName {
         match self.op.list() {
-            Some((name, at)) if slot >= at => format!("{name}[{}]", slot - at),
-            _ => self.info().saves.get(slot).map_or_else(|| slot.to_string(), |(n, _)| (*n).to_string()),
+            Some((name, at)) if slot >= at => SlotName::nth(name, slot - at),
+            _ => self.info().saves.get(slot).map_or_else(|| SlotName::nth("", slot), |(n, _)| SlotName::of(n)),
         }
     }
     /// The value of a slot, unpacked; None where the slot was not filled. `history`: attach where its gradient goes.

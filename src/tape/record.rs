@@ -8,7 +8,7 @@ use super::dispatch::{self, Wanted};
 use super::hooks::Line;
 use super::mode;
 use super::node::{Backward, Edge, Info, Input, Inputs, Meta, Node, Source};
-use super::saved::{NO_INPUT, Origin, Pack, Slots, Value, here, save};
+use super::saved::{NO_INPUT, Origin, Pack, SlotName, Slots, Value, here, save};
 use super::tensor::{Held, Tensor, ViewKind};
 use crate::array::Array;
 use crate::error::{Error, Result, bail};
@@ -41,39 +41,19 @@ pub type MakeOp<'a> = &'a dyn Fn() -> Box<dyn Backward>;
 pub type Operands<'a> = &'a [Option<&'a Tensor>];
 /// Who wants to know what recorded ops read (an open checkpoint frame).
 pub trait Reads {
+    /// Is the array one of which it wants to know? Only looks.
+    fn wants(&self, a: &Array) -> bool;
     fn read(&self, op: &'static str, input: &'static str, a: &Array);
 }
-thread_local! {
-    static READERS: std::cell::RefCell<Vec<Arc<dyn Reads>>> = const { std::cell::RefCell::new(Vec::new()) };
-}
-pub fn push_reads(r: Arc<dyn Reads>) {
-    READERS.with(|x| x.borrow_mut().push(r));
-    mode::set_reading(true);
-}
-/// Takes the innermost reader off; the caller drops it.
-pub fn pop_reads() -> Option<Arc<dyn Reads>> {
-    let (r, left) = READERS.with(|x| {
-        let mut x = x.borrow_mut();
-        (x.pop(), x.len())
-    });
-    mode::set_reading(left > 0);
-    r
-}
-pub fn swap_reads(new: Vec<Arc<dyn Reads>>) -> Vec<Arc<dyn Reads>> {
-    mode::set_reading(!new.is_empty());
-    READERS.with(|x| std::mem::replace(&mut *x.borrow_mut(), new))
-}
 /// Tells the open frames what a recorded op reads: not the target of an in-place op, not declared state, not numbers.
-#[cold]
 pub(super) fn note_reads(info: &'static Info, arrays: Arrays<'_>, target: Option<usize>) {
-    let readers = READERS.with(|x| x.borrow().clone());
     for (i, a) in arrays.iter().enumerate() {
         if let Some(a) = a
             && !a.number
             && info.state >> i.min(31) & 1 == 0
             && target != Some(i)
         {
-            readers.iter().for_each(|r| r.read(info.op, info.inputs.get(i).copied().unwrap_or("tensors"), a));
+            mode::tell_readers(a, |r| r.read(info.op, info.inputs.get(i).copied().unwrap_or("tensors"), a));
         }
     }
 }
@@ -150,6 +130,16 @@ fn lend<R>(inputs: Operands<'_>, mut f: impl FnMut(Arrays<'_>) -> R) -> R {
     f(&Lent::of(inputs).refs())
 }
 
+/// As `lend`, but clones: user code may run between the steps of `f`.
+#[inline(always)]
+fn with_clones<R>(inputs: Operands<'_>, f: impl Fn(Arrays<'_>) -> R) -> R {
+    match *inputs {
+        [Some(a)] => f(&[Some(&a.array())]),
+        [Some(a), Some(b)] => f(&[Some(&a.array()), Some(&b.array())]),
+        _ => f(&Lent::of(inputs).refs()),
+    }
+}
+
 /// Records an op with one output.
 #[inline(never)]
 pub fn record(how: How<'_>, info: &'static Info, inputs: Operands<'_>, forward: Forward<'_>, op: MakeOp<'_>) -> Result<Tensor> {
@@ -176,22 +166,13 @@ pub fn record(how: How<'_>, info: &'static Info, inputs: Operands<'_>, forward: 
             Ok(out)
         }
         How::Fresh if now.watched() || info.state != 0 || mode::anomaly() => {
-            // user code may run between the steps: the arrays are cloned out
-            let lent = Lent::of(inputs);
-            if now.reading() {
-                note_reads(info, &lent.refs(), None);
-            }
-            recorded(
-                info,
-                inputs,
-                &lent.refs(),
-                &mut edges(inputs, graded)?,
-                &mut line_of(info),
-                graded,
-                mode::pack().as_ref(),
-                forward,
-                op,
-            )
+            let pack = mode::pack();
+            with_clones(inputs, |x| {
+                if now.reading() {
+                    note_reads(info, x, None);
+                }
+                recorded(info, inputs, x, &mut edges(inputs, graded)?, &mut line_of(info), graded, pack.as_ref(), forward, op)
+            })
         }
         How::Fresh => {
             // Made before the arrays are lent: a view may have to find its history, and to look at the running line may run a collection.
@@ -231,7 +212,12 @@ fn recorded(
         save_outputs(info, graded, pack, &[&out], &mut slots)?;
     }
     let node = node(op(), std::mem::take(ins), line.take(), x, &[Meta::of(&out)], slots);
-    Ok(finish(info, inputs, x, out, Some(node)))
+    if pack.is_none() || !info.saves_outputs {
+        return Ok(finish(info, inputs, x, out, Some(node)));
+    }
+    let t = finish(info, inputs, x, out, Some(node.clone()));
+    node.slots().note_output(0, &t);
+    Ok(t)
 }
 /// The inputs, as bits, along which gradients will go; input 63 stands for all beyond it.
 pub(super) fn graded(info: &'static Info, inputs: Operands<'_>) -> u64 {
@@ -285,17 +271,20 @@ pub(super) fn edges(inputs: Operands<'_>, graded: u64) -> Result<Inputs> {
     }
     Ok(ins)
 }
+/// The slots of a node, empty. Of a list's slots there are as many as the list has inputs.
+#[inline(always)]
+fn slots(info: &'static Info, inputs: usize) -> SmallVec<[Value; 2]> {
+    let there = |s: &&(&str, Source)| !matches!(s.1, Source::Input(i) if i as usize >= inputs);
+    let all = info.saves.len();
+    match if all <= inputs { all } else { info.saves.iter().filter(there).count() } {
+        n @ ..=2 => SmallVec::from_buf_and_len(Default::default(), n),
+        n => (0..n).map(|_| Value::default()).collect(),
+    }
+}
 /// The inputs that formulas read, kept in their slots: without a policy their order is nobody's affair.
 #[inline]
 fn keep_inputs(info: &'static Info, inputs: Operands<'_>, arrays: Arrays<'_>, graded: u64) -> Result<Slots> {
-    // Of a list's slots there are as many as the list has inputs.
-    let there = |s: &&(&str, Source)| !matches!(s.1, Source::Input(i) if i as usize >= inputs.len());
-    let all = info.saves.len();
-    let n = if all <= inputs.len() { all } else { info.saves.iter().take_while(there).count() };
-    let mut values: SmallVec<[Value; 2]> = match n {
-        ..=2 => SmallVec::from_buf_and_len(Default::default(), n),
-        _ => (0..n).map(|_| Value::default()).collect(),
-    };
+    let mut values = slots(info, inputs.len());
     for (slot, value) in values.iter_mut().enumerate() {
         if let Source::Input(i) = info.saves[slot].1
             && let Some(Some(t)) = inputs.get(i as usize)
@@ -322,13 +311,7 @@ pub(super) fn save_inputs(
     pack: Option<&Arc<dyn Pack>>,
     overwritten: Option<usize>,
 ) -> Result<Slots> {
-    let mut values: SmallVec<[Value; 2]> = SmallVec::new();
-    for (_, source) in info.saves {
-        // Of a list's slots there are as many as the list has inputs.
-        if !matches!(*source, Source::Input(i) if i as usize >= inputs.len()) {
-            values.push(Value::Empty);
-        }
-    }
+    let mut values = slots(info, inputs.len());
     let mut copy: Option<Array> = None;
     for &slot in info.order {
         let (name, source) = info.saves[slot as usize];
@@ -345,10 +328,10 @@ pub(super) fn save_inputs(
                 Some(c) => c,
                 None => copy.insert(pointwise::cast_kept(array, array.dtype)?),
             };
-            save(pack, info.op, name, before, Origin::Overwritten(t), i as u32)?
+            save(pack, info.op, SlotName::of(name), before, Origin::Overwritten(t), i as u32)?
         } else {
             let input = if graded >> i.min(63) & 1 == 0 { NO_INPUT } else { i as u32 };
-            save(pack, info.op, name, array, Origin::Input(t), input)?
+            save(pack, info.op, SlotName::of(name), array, Origin::Input(t), input)?
         };
     }
     Ok(Slots { values, freed: false })
@@ -366,7 +349,7 @@ pub(super) fn save_outputs(
         if let Source::Output(nr) = source
             && info.uses.reads(slot, graded)
         {
-            slots.values[slot as usize] = save(pack, info.op, name, outs[nr as usize], Origin::Output(nr as u32), 0)?;
+            slots.values[slot as usize] = save(pack, info.op, SlotName::of(name), outs[nr as usize], Origin::Output(nr as u32), 0)?;
         }
     }
     Ok(())
@@ -388,8 +371,14 @@ pub(super) fn save_state(
             && let Some(t) = inputs[i as usize]
             && info.uses.reads(slot, graded)
         {
-            slots.values[slot as usize] =
-                save(pack, info.op, name, arrays[i as usize].expect("state that is saved is there"), Origin::Input(t), NO_INPUT)?;
+            slots.values[slot as usize] = save(
+                pack,
+                info.op,
+                SlotName::of(name),
+                arrays[i as usize].expect("state that is saved is there"),
+                Origin::Input(t),
+                NO_INPUT,
+            )?;
         }
     }
     Ok(())
@@ -583,6 +572,9 @@ fn in_place(graded: u64, info: &'static Info, inputs: Operands<'_>, forward: For
     if to.dtype.is_float() {
         save_outputs(info, graded, pack.as_ref(), &[to], &mut slots)?;
         let node = node(op(), ins, line_of(info), &arrays, &[Meta::of(to)], slots);
+        if pack.is_some() && !target.is_view() {
+            node.slots().note_output(0, target);
+        }
         rebase(target, to, node)?;
     }
     Ok(target.clone())
@@ -672,7 +664,11 @@ pub fn record_many(info: &'static Info, inputs: Operands<'_>, forward: Forwards<
         .enumerate()
         .map(|(i, a)| {
             let differentiable = a.dtype.is_float() && info.differentiable(i as u32);
-            view(a, if differentiable { Edge::Node(node.clone(), i as u32) } else { Edge::None })
+            let t = view(a, if differentiable { Edge::Node(node.clone(), i as u32) } else { Edge::None });
+            if pack.is_some() && info.saves_outputs {
+                node.slots().note_output(i as u32, &t);
+            }
+            t
         })
         .collect())
 }

@@ -1,7 +1,7 @@
 //! Saved values: what a slot of a node may hold, how it is packed and unpacked, and the pair of traits behind every policy (DESIGN 4).
 //! Knows no policy: user hooks, checkpoint frames, offload, compression and the mutation guard implement `Pack` and `Stow`.
 use super::node::{Edge, Meta, Node};
-use super::tensor::{Held, Tensor, Visit};
+use super::tensor::{Held, Tensor, Visit, WeakTensor};
 use super::{host, mode};
 use crate::array::Array;
 use crate::dtype::DType;
@@ -38,17 +38,35 @@ pub trait Stow: Send + Sync {
     /// Python objects that it owns alone, for the collector.
     fn visit(&self, _f: &mut dyn FnMut(usize)) {}
 }
+/// A node, or the function whose argument it is; shown as a name.
+#[derive(Clone, Copy)]
+pub enum By<'a> {
+    Node(&'a Node),
+    Function(&'a str),
+}
+impl std::fmt::Display for By<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            By::Node(n) => f.write_str(&n.name()),
+            By::Function(name) => f.write_str(name),
+        }
+    }
+}
 /// What the node expects of an unpacked value, and who asks.
 pub struct Wanted<'a> {
-    /// Who saved it: a node's name, or the function whose argument it is.
-    pub by: &'a str,
+    /// Who saved it.
+    pub by: By<'a>,
     pub shape: Dims,
     pub dtype: DType,
 }
 /// A policy: takes values at the time of the save.
 pub trait Pack: Send + Sync {
     /// None: keep it in the slot, with its version.
-    fn pack(self: Arc<Self>, s: &Saving<'_>) -> Result<Option<Stowed>>;
+    fn pack(&self, s: &Saving<'_>) -> Result<Option<Stowed>>;
+    /// It runs no user code and no operation: nothing needs to be set up or checked around it.
+    fn quiet(&self) -> bool {
+        false
+    }
     /// Values come back by running user code again (a checkpoint frame).
     fn recomputes(&self) -> bool {
         false
@@ -62,11 +80,35 @@ pub trait Pack: Send + Sync {
         None
     }
 }
+/// The name of a slot: that of an input or output, with a number if it is one of a list, or a number alone.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct SlotName {
+    name: &'static str,
+    nth: Option<u32>,
+}
+impl SlotName {
+    pub const fn of(name: &'static str) -> SlotName {
+        SlotName { name, nth: None }
+    }
+    /// One of the list `name`; with an empty name the number alone.
+    pub fn nth(name: &'static str, nth: usize) -> SlotName {
+        SlotName { name, nth: Some(nth as u32) }
+    }
+}
+impl std::fmt::Display for SlotName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.nth {
+            None => f.write_str(self.name),
+            Some(n) if self.name.is_empty() => write!(f, "{n}"),
+            Some(n) => write!(f, "{}[{n}]", self.name),
+        }
+    }
+}
 /// One value about to be saved.
 #[derive(Clone, Copy)]
 pub struct Saving<'a> {
     pub op: &'static str,
-    pub slot: &'a str,
+    pub slot: SlotName,
     pub array: &'a Array,
     pub origin: Origin<'a>,
     /// A policy further in lets it be overwritten (the mutation guard, inside a checkpoint frame).
@@ -169,7 +211,8 @@ enum History {
     /// That of the node's own input of this number: no second owner, which would hide the node from the collector.
     Input(u32),
     Edge(Edge),
-    Output(u32),
+    /// That of the node's output of this number. The tensor that it became, with the version that was packed, may be noted.
+    Output(u32, Option<(WeakTensor, u64)>),
     OnView(Box<(Geometry, Geometry)>, Weak<Node>),
 }
 impl History {
@@ -227,7 +270,7 @@ impl Value {
             }
             Err(Box::new(Error::Modified {
                 node: node.name().into_owned(),
-                slot: node.slot_name(slot),
+                slot: node.slot_name(slot).to_string(),
                 made_by: made_by(),
                 shape: a.shape.to_vec(),
                 found,
@@ -283,12 +326,12 @@ impl Value {
         };
         let (array, name) = (t.array(), node.slot_name(slot));
         let (origin, history) = match self {
-            Value::Output(k) => (Origin::Output(k.nr), History::Output(k.nr)),
+            Value::Output(k) => (Origin::Output(k.nr), History::Output(k.nr, None)),
             _ => {
                 (Origin::Input(&t), History::of(t.edge(), node.slot_input(slot).filter(|i| node.inputs[*i as usize].edge.same(&t.edge()))))
             }
         };
-        match pack_one(by, &Saving { op: node.info().op, slot: &name, array: &array, origin, guarded: false })? {
+        match pack_one(by, &Saving { op: node.info().op, slot: name, array: &array, origin, guarded: false })? {
             Some(stowed) => Ok(Value::Packed(Arc::new(Packed { stowed, shape: array.shape, dtype: array.dtype, history }))),
             None => Ok(self.share()),
         }
@@ -312,7 +355,7 @@ impl Value {
         match self {
             Value::Output(k) => Value::OnView(Arc::new((k, base, Arc::downgrade(node)))),
             Value::Packed(p) => match Arc::try_unwrap(p) {
-                Ok(Packed { stowed, shape, dtype, history: History::Output(_) }) => Value::Packed(Arc::new(Packed {
+                Ok(Packed { stowed, shape, dtype, history: History::Output(..) }) => Value::Packed(Arc::new(Packed {
                     stowed,
                     shape,
                     dtype,
@@ -325,17 +368,47 @@ impl Value {
         }
     }
 }
+impl Slots {
+    /// Notes which tensor the output `nr` became, where a policy packed it.
+    pub fn note_output(&mut self, nr: u32, t: &Tensor) {
+        for v in &mut self.values {
+            if let Value::Packed(p) = v
+                && let Some(Packed { history: History::Output(n, tensor), .. }) = Arc::get_mut(p)
+                && *n == nr
+            {
+                *tensor = Some((t.downgrade(), t.version()));
+            }
+        }
+    }
+    /// Keeps outputs whose tensors live, and were not written since, as they are, instead of what policies made of them: they cost nothing
+    /// more. Returns what the caller is to drop.
+    pub fn keep_living_outputs(&mut self) -> impl Sized + use<> {
+        let mut gone: SmallVec<[(Tensor, Option<Value>); 1]> = SmallVec::new();
+        for v in &mut self.values {
+            if let Value::Packed(p) = v
+                && let History::Output(nr, Some((tensor, version))) = &p.history
+                && let Some(t) = tensor.upgrade()
+            {
+                let array = t.array();
+                let same = array.version() == *version && array.shape == p.shape && array.dtype == p.dtype;
+                let kept = same.then(|| Value::Output(KeptArray::new(&array, *nr)));
+                gone.push((t, kept.map(|k| std::mem::replace(v, k))));
+            }
+        }
+        gone
+    }
+}
 /// Where the gradient of an output goes: nowhere for one that has no derivative (indices).
 fn output_edge(node: &Arc<Node>, nr: u32, dtype: DType) -> Edge {
     if dtype.is_float() && node.info().differentiable(nr) { Edge::Node(node.clone(), nr) } else { Edge::None }
 }
 impl Packed {
     /// What the policy gives back, checked against what it was given.
-    fn value(&self, by: &str, slot: &dyn Fn() -> String) -> Result<Tensor> {
+    fn value(&self, by: By<'_>, slot: &dyn Fn() -> SlotName) -> Result<Tensor> {
         let want = Wanted { by, shape: self.shape, dtype: self.dtype };
         let t = self.stowed.by.unpack(self.stowed.key, self.stowed.keeper.as_ref(), &want)?;
-        let (shape, dtype) = t.look(|a| (a.shape, a.dtype));
-        if shape != self.shape || dtype != self.dtype {
+        if !t.look(|a| a.shape == self.shape && a.dtype == self.dtype) {
+            let (shape, dtype) = (t.shape(), t.dtype());
             bail!(
                 Runtime,
                 "{by}: unpacking the saved value {} gave a tensor of shape {:?} and dtype {}, but shape {:?} and dtype {} were packed. An unpack hook must return what pack was given",
@@ -349,7 +422,7 @@ impl Packed {
         Ok(t)
     }
     fn unpack(&self, node: &Arc<Node>, slot: usize, history: bool) -> Result<Tensor> {
-        let t = self.value(&node.name(), &|| node.slot_name(slot))?;
+        let t = self.value(By::Node(node), &|| node.slot_name(slot))?;
         let (shape, dtype) = (self.shape, self.dtype);
         if !history {
             return Ok(t);
@@ -358,7 +431,7 @@ impl Packed {
             History::None => Edge::None,
             History::Input(i) => node.inputs[*i as usize].edge.clone(),
             History::Edge(e) => e.clone(),
-            History::Output(nr) => output_edge(node, *nr, dtype),
+            History::Output(nr, _) => output_edge(node, *nr, dtype),
             History::OnView(pair, on) => match on.upgrade() {
                 Some(on) => on.info().views.strided(Edge::Node(on.clone(), 0), &pair.0, &pair.1, &Meta { shape, dtype })?,
                 None => Edge::None,
@@ -371,8 +444,11 @@ impl Packed {
 
 /// Calls a policy's `pack` as rule 3 says: grad disabled, and an in-place change of the value is an error.
 pub fn pack_one(by: &Arc<dyn Pack>, s: &Saving<'_>) -> Result<Option<Stowed>> {
+    if by.quiet() {
+        return by.pack(s);
+    }
     let version = s.array.version();
-    let stowed = mode::no_grad(|| by.clone().pack(s))?;
+    let stowed = mode::no_grad(|| by.pack(s))?;
     if s.array.version() != version {
         bail!(
             Runtime,
@@ -387,7 +463,14 @@ pub fn pack_one(by: &Arc<dyn Pack>, s: &Saving<'_>) -> Result<Option<Stowed>> {
 /// Saves one value into a slot: the innermost policy of the thread may take it, otherwise it is kept. `input`: which of the node's inputs
 /// it is, by whose edge its gradient goes, or `NO_INPUT`.
 #[inline]
-pub fn save(pack: Option<&Arc<dyn Pack>>, op: &'static str, slot: &str, array: &Array, origin: Origin<'_>, input: u32) -> Result<Value> {
+pub fn save(
+    pack: Option<&Arc<dyn Pack>>,
+    op: &'static str,
+    slot: SlotName,
+    array: &Array,
+    origin: Origin<'_>,
+    input: u32,
+) -> Result<Value> {
     if let Some(by) = pack {
         return save_packed(by, op, slot, array, origin, input);
     }
@@ -404,8 +487,8 @@ fn keep(array: &Array, origin: Origin<'_>, input: u32) -> Result<Value> {
         Origin::Output(nr) => Value::Output(KeptArray::new(array, nr)),
     })
 }
-#[cold]
-fn save_packed(by: &Arc<dyn Pack>, op: &'static str, slot: &str, array: &Array, origin: Origin<'_>, input: u32) -> Result<Value> {
+#[inline(never)]
+fn save_packed(by: &Arc<dyn Pack>, op: &'static str, slot: SlotName, array: &Array, origin: Origin<'_>, input: u32) -> Result<Value> {
     if let Origin::Input(t) = origin {
         t.check_savable()?;
     }
@@ -413,8 +496,9 @@ fn save_packed(by: &Arc<dyn Pack>, op: &'static str, slot: &str, array: &Array, 
         None => keep(array, origin, input),
         Some(stowed) => {
             let history = match origin {
-                Origin::Input(t) | Origin::Overwritten(t) => History::of(t.edge(), (input != NO_INPUT).then_some(input)),
-                Origin::Output(nr) => History::Output(nr),
+                Origin::Output(nr) => History::Output(nr, None),
+                _ if input != NO_INPUT => History::Input(input),
+                Origin::Input(t) | Origin::Overwritten(t) => History::of(t.edge(), None),
             };
             Ok(Value::Packed(Arc::new(Packed { stowed, shape: array.shape, dtype: array.dtype, history })))
         }
@@ -424,6 +508,7 @@ fn save_packed(by: &Arc<dyn Pack>, op: &'static str, slot: &str, array: &Array, 
 pub fn maker(t: &Tensor) -> Option<(String, u32)> {
     t.grad_fn().map(|(n, nr)| (n.name().into_owned(), nr))
 }
+const ARGUMENT: SlotName = SlotName::of("argument");
 /// A tensor in the hands of the innermost policy, outside of any node: an argument of a checkpointed function.
 pub struct Parked {
     value: Value,
@@ -431,8 +516,11 @@ pub struct Parked {
 }
 impl Parked {
     pub fn new(t: &Tensor, by: &'static str) -> Result<Parked> {
-        let array = t.array();
-        let value = save(mode::pack().as_ref(), by, "argument", &array, Origin::Input(t), NO_INPUT)?;
+        let Some(pack) = mode::pack() else {
+            t.check_savable()?;
+            return Ok(Parked { value: t.look(|a| Value::kept(a, t)), edge: Edge::None });
+        };
+        let value = save(Some(&pack), by, ARGUMENT, &t.array(), Origin::Input(t), NO_INPUT)?;
         let edge = if matches!(value, Value::Packed(_)) { t.edge() } else { Edge::None };
         Ok(Parked { value, edge })
     }
@@ -441,7 +529,7 @@ impl Parked {
         if by.is_none() {
             return Ok(None);
         }
-        let value = save(by, who, "output", array, Origin::Output(0), 0)?;
+        let value = save(by, who, SlotName::of("output"), array, Origin::Output(0), 0)?;
         Ok(matches!(value, Value::Packed(_)).then_some(Parked { value, edge: Edge::None }))
     }
     /// A handle on the same value.
@@ -457,7 +545,7 @@ impl Parked {
                 if found != *version {
                     return Err(Box::new(Error::Modified {
                         node: by.to_owned(),
-                        slot: "argument".to_owned(),
+                        slot: ARGUMENT.to_string(),
                         made_by: maker(t),
                         shape: shape.to_vec(),
                         found,
@@ -469,7 +557,7 @@ impl Parked {
                 Ok(t.clone())
             }
             Value::Packed(p) => {
-                let t = p.value(by, &|| "argument".to_owned())?;
+                let t = p.value(By::Function(by), &|| ARGUMENT)?;
                 if t.edge().same(&self.edge) { Ok(t) } else { Ok(Tensor::with_edge(t.array(), self.edge.clone())) }
             }
             _ => bail!(Runtime, "{by}: an argument was not kept"),

@@ -4,7 +4,7 @@ use super::node::{Edge, Node};
 use crate::error::{Result, err};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::any::Any;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
@@ -29,15 +29,30 @@ pub struct Task {
 pub trait Ends {
     fn ended(&self, task: u64);
 }
-thread_local! { static TASKS: RefCell<Vec<Task>> = const { RefCell::new(Vec::new()) }; }
+thread_local! {
+    static TASKS: RefCell<Vec<Task>> = const { RefCell::new(Vec::new()) };
+    /// The id of the innermost, `NO_TASK` if there is none.
+    static CURRENT: Cell<u64> = const { Cell::new(NO_TASK) };
+    /// The id of this thread's group.
+    static GROUPED: Cell<Option<u64>> = const { Cell::new(None) };
+}
+const NO_TASK: u64 = u64::MAX;
 pub static NEXT_TASK: AtomicU64 = AtomicU64::new(0);
 
 /// Looks at the innermost running call. `f` may only look, push, take.
 pub fn with_task<R>(f: impl FnOnce(&mut Task) -> R) -> Option<R> {
     TASKS.with(|t| t.borrow_mut().last_mut().map(f))
 }
+#[inline]
 pub fn current_task() -> Option<u64> {
-    with_task(|t| t.id)
+    Some(CURRENT.get()).filter(|id| *id != NO_TASK)
+}
+/// The number under which what is recomputed now is shared: of the innermost call, or of the group that it is part of. None outside of
+/// backward.
+#[inline]
+pub fn sharing() -> Option<u64> {
+    let id = current_task()?;
+    Some(GROUPED.get().unwrap_or(id))
 }
 /// To be run when the innermost call is done.
 pub fn queue_callback(f: Box<dyn FnOnce() -> Result<()>>) -> Result<()> {
@@ -55,7 +70,9 @@ pub fn open_group() -> bool {
         let mut g = g.borrow_mut();
         let free = g.is_none();
         if free {
-            *g = Some(Group { id: NEXT_TASK.fetch_add(1, Relaxed), ends: Vec::new() });
+            let id = NEXT_TASK.fetch_add(1, Relaxed);
+            *g = Some(Group { id, ends: Vec::new() });
+            GROUPED.set(Some(id));
         }
         free
     })
@@ -63,6 +80,7 @@ pub fn open_group() -> bool {
 /// Closes the group of this thread, and tells who wants to know.
 pub fn close_group() {
     let Some(group) = GROUP.with(|g| g.borrow_mut().take()) else { return };
+    GROUPED.set(None);
     tell(&group.ends, group.id);
 }
 fn tell(ends: &[Weak<dyn Ends>], id: u64) {
@@ -72,39 +90,32 @@ fn tell(ends: &[Weak<dyn Ends>], id: u64) {
         }
     }
 }
-/// Tells `who` when the innermost call ends, or the group that it is part of. Gives the number under which that will be; None outside of
-/// backward.
-pub fn at_end(who: Weak<dyn Ends>) -> Option<u64> {
-    let add = |ends: &mut Vec<Weak<dyn Ends>>, who: &Weak<dyn Ends>| {
-        if !ends.iter().any(|e| Weak::ptr_eq(e, who)) {
-            ends.push(who.clone());
-        }
-    };
-    current_task()?;
-    let group = GROUP.with(|g| {
-        g.borrow_mut().as_mut().map(|g| {
-            add(&mut g.ends, &who);
-            g.id
-        })
-    });
-    group.or_else(|| {
-        with_task(|t| {
-            add(&mut t.ends, &who);
-            t.id
-        })
-    })
+/// Tells `who` when the innermost call ends, or the group that it is part of. To be asked for once.
+pub fn at_end(who: Weak<dyn Ends>) {
+    let grouped = GROUP.with(|g| g.borrow_mut().as_mut().map(|g| g.ends.push(who.clone())).is_some());
+    if !grouped {
+        with_task(|t| t.ends.push(who));
+    }
 }
 /// Takes its task off the stack, on every way out, and tells who wants to know.
 pub struct Running;
 impl Running {
     pub fn start(task: Task) -> Running {
+        CURRENT.set(task.id);
         TASKS.with(|t| t.borrow_mut().push(task));
         Running
     }
 }
 impl Drop for Running {
     fn drop(&mut self) {
-        let Some(task) = TASKS.with(|t| t.borrow_mut().pop()) else { return };
+        let Some(task) = TASKS.with(|t| {
+            let mut t = t.borrow_mut();
+            let task = t.pop();
+            CURRENT.set(t.last().map_or(NO_TASK, |t| t.id));
+            task
+        }) else {
+            return;
+        };
         tell(&task.ends, task.id);
     }
 }

@@ -310,7 +310,13 @@ impl Tensor {
         self.grad_fn().is_none()
     }
     /// The leaf whose `.grad` its gradient goes into, by address: itself, or the one that it is an alias of.
+    #[inline]
     pub fn leaf_id(&self) -> Option<usize> {
+        match self.flags() & (VIEW | HAS_FN | ALIAS | REQUIRES_GRAD) {
+            0 | HAS_FN => return None,
+            REQUIRES_GRAD => return Some(self.id()),
+            _ => {}
+        }
         match self.edge() {
             Edge::Leaf(h) => Some(h.tensor().id()),
             _ => None,

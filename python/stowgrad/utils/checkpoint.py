@@ -1,7 +1,7 @@
 """Checkpointing: a region's saved values are forgotten and computed again for backward.
 
-The frames are native (`_C._checkpoint`): what a frame keeps, when it runs again and what is compared is decided there. Here are torch's
-signatures, the reentrant variant, and selective checkpointing. Invariant: a context entered here is left on every way out.
+The frames are native (`_C.checkpoint`): what a frame keeps, when it runs again and what is compared is decided there. Here are its
+settings, the reentrant variant, and selective checkpointing. Invariant: a context entered here is left on every way out.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import enum
 from _thread import _local
 
 from stowgrad import _C
-from stowgrad._C import CheckpointError
+from stowgrad._C import CheckpointError, checkpoint
 from stowgrad.autograd.function import Function
 from stowgrad.utils._python_dispatch import TorchDispatchMode
 from stowgrad.utils._pytree import tree_map
@@ -35,31 +35,28 @@ __all__ = [
 _DEFAULT_DETERMINISM_MODE = "default"
 
 
-class _Settings(_local):
-    """What the contexts below set, for one thread."""
+class _Setting:
+    """A setting of this thread for the length of a `with` block. `put(value)` puts a value in place and returns the one before."""
 
-    early_stop: bool | None = None
-    debug: bool | None = None
+    __slots__ = ("old", "put", "value")
+
+    def __init__(self, put, value):
+        self.put, self.value = put, value
+
+    def __enter__(self) -> None:
+        self.old = self.put(self.value)
+
+    def __exit__(self, *args) -> None:
+        self.put(self.old)
+
+
+class _Groups(_local):
+    """The group that is open on a thread."""
+
     group: GraphExecGroup | None = None
 
 
-_settings = _Settings()
-
-
-class _Setting:
-    """A setting of this thread for the length of a `with` block."""
-
-    __slots__ = ("name", "old", "value")
-
-    def __init__(self, name: str, value):
-        self.name, self.value = name, value
-
-    def __enter__(self) -> None:
-        self.old = getattr(_settings, self.name)
-        setattr(_settings, self.name, self.value)
-
-    def __exit__(self, *args) -> None:
-        setattr(_settings, self.name, self.old)
+_groups = _Groups()
 
 
 class CheckpointPolicy(enum.Enum):
@@ -221,14 +218,14 @@ def set_checkpoint_early_stop(enable: bool) -> _Setting:
     >>> with set_checkpoint_early_stop(False):
     ...     y = checkpoint(torch.sin, x, use_reentrant=False)
     """
-    return _Setting("early_stop", enable)
+    return _Setting(_C._set_checkpoint_early_stop, enable)
 
 
 def set_checkpoint_debug_enabled(enabled: bool | None) -> _Setting:
     """Inside, checkpoints report the operations of both runs when these differ, whatever their own `debug` says
     (None: as that says).
     """
-    return _Setting("debug", enabled)
+    return _Setting(_C._set_checkpoint_debug, enabled)
 
 
 class _Noop:
@@ -244,49 +241,13 @@ def noop_context_fn():
     return _Noop(), _Noop()
 
 
-def checkpoint(
-    function,
-    *args,
-    use_reentrant: bool | None = None,
-    context_fn=noop_context_fn,
-    determinism_check: str = _DEFAULT_DETERMINISM_MODE,
-    debug: bool = False,
-    early_stop: bool = True,
-    preserve_rng_state: bool = True,
-    **kwargs,
-):
-    """Runs `function(*args, **kwargs)`; what it saves for backward is forgotten, and computed again when backward needs it.
-
-    Any depth of nesting, containers and keywords with tensors, closures and modules. The recomputation stops at the last value needed,
-    draws the same random numbers (`preserve_rng_state`), and is compared with the forward pass: operations, shapes and dtypes
-    (`determinism_check="default"`), the values too (`"values"`), or nothing (`"none"`); a difference is a CheckpointError. So is a write,
-    between forward and backward, to a tensor that the function read from outside. `context_fn()` gives two contexts,
-    for the forward pass and
-    for recomputations. `debug=True` makes errors list the operations of both runs. `use_reentrant=None` means False.
-
-    >>> import stowgrad as torch
-    >>> from stowgrad.utils.checkpoint import checkpoint
-    >>> x = torch.tensor([0.5], requires_grad=True)
-    >>> checkpoint(lambda t: t.sin().exp(), x, use_reentrant=False).backward()
-    >>> x.grad
-    tensor([1.4174])
-    """
-    if use_reentrant:
-        if context_fn is not noop_context_fn or debug:
-            raise ValueError("Passing `context_fn` or `debug` is only supported when use_reentrant=False.")
-        if kwargs:
-            raise ValueError("Unexpected keyword arguments: " + ",".join(kwargs))
-        return CheckpointFunction.apply(function, preserve_rng_state, *args)
-    return _C._checkpoint(
-        function,
-        args,
-        kwargs,
-        determinism_check,
-        preserve_rng_state,
-        debug if _settings.debug is None else _settings.debug,
-        early_stop if _settings.early_stop is None else _settings.early_stop,
-        None if context_fn is noop_context_fn else context_fn,
-    )
+def _reentrant(function, args, kwargs, context_fn, debug: bool, preserve_rng_state: bool):
+    """`checkpoint(.., use_reentrant=True)`."""
+    if context_fn not in (None, noop_context_fn) or debug:
+        raise ValueError("Passing `context_fn` or `debug` is only supported when use_reentrant=False.")
+    if kwargs:
+        raise ValueError("Unexpected keyword arguments: " + ",".join(kwargs))
+    return CheckpointFunction.apply(function, preserve_rng_state, *args)
 
 
 def _detached(inputs):
@@ -437,13 +398,13 @@ class GraphExecGroup:
     def __enter__(self):
         if not _C._open_backward_group():
             raise RuntimeError("GraphExecGroup contexts cannot be nested")
-        _settings.group = self
+        _groups.group = self
         return self
 
     def __exit__(self, *args) -> None:
-        _settings.group = None
+        _groups.group = None
         _C._close_backward_group()
 
     @classmethod
     def _get_current_group(cls):
-        return _settings.group
+        return _groups.group
