@@ -375,7 +375,7 @@ class TestSidePaths:
         packs, pair = self.graph()
         x, w = torch.ones(3, 4, requires_grad=True), torch.ones(4, 5, requires_grad=True)
         with pair:
-            h, i = w.sort(dim=1)
+            h, _ = w.sort(dim=1)
             y = (x @ h).sum()
         torch.autograd.grad(y, x)
         assert len(packs) == 0
