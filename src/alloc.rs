@@ -12,9 +12,10 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 const ALIGN: usize = 64;
 /// Classes up to here live in per-thread lists.
@@ -72,6 +73,8 @@ struct Account {
     delta: [Cell<i64>; CATEGORIES],
     high: [Cell<i64>; CATEGORIES],
     free: RefCell<[Vec<NonNull<u8>>; SMALL_CLASSES]>,
+    /// Stamped on storages (see `epoch`); it stands here so that a storage is made in one look at the thread.
+    epoch: Cell<u32>,
 }
 const SMALL_CLASSES: usize = 4 + (16 - 8) * 4;
 /// A thread's change goes into the global account when it reaches this many bytes.
@@ -117,6 +120,7 @@ impl Drop for Account {
 thread_local! {
     static ACCOUNT: Account = const { Account {
         delta: [const { Cell::new(0) }; CATEGORIES], high: [const { Cell::new(0) }; CATEGORIES], free: RefCell::new([const { Vec::new() }; SMALL_CLASSES]),
+        epoch: const { Cell::new(0) },
     } };
 }
 /// Counts bytes (or storages) of a category; negative when they go.
@@ -128,6 +132,13 @@ pub fn count(c: Category, bytes: i64) {
     }
 }
 
+/// The epoch stamped on storages made from now on by this thread (checkpoint frames begin epochs).
+pub fn epoch() -> u32 {
+    ACCOUNT.try_with(|a| a.epoch.get()).unwrap_or(0)
+}
+pub fn set_epoch(e: u32) {
+    let _ = ACCOUNT.try_with(|a| a.epoch.set(e));
+}
 /// Counts a storage that came (`n` 1) or went (-1, its bytes negative).
 #[inline]
 pub fn count_storage(bytes: i64, n: i64) {
@@ -213,35 +224,59 @@ impl Block {
     /// A block of at least `bytes` bytes, recycled if there is one. Its content is unspecified but initialised.
     #[inline]
     pub fn new(bytes: usize) -> Result<Block> {
-        Self::made(bytes, false)
+        Ok(Self::made(bytes, false)?.0)
     }
-    /// As `new`, for a storage of that many bytes, which is counted in the same look at the thread's account.
+    /// As `new`, for a storage of that many bytes: it is counted, and the thread's epoch is told, in the same look at the thread's account.
+    /// To be given back by `retire`.
     #[inline]
-    pub fn of_storage(bytes: usize) -> Result<Block> {
+    pub fn of_storage(bytes: usize) -> Result<(Block, u32)> {
         Self::made(bytes, true)
     }
-    #[inline]
-    fn made(bytes: usize, counted: bool) -> Result<Block> {
+    #[inline(always)]
+    fn made(bytes: usize, counted: bool) -> Result<(Block, u32)> {
         if bytes > isize::MAX as usize / 2 {
             return Err(Box::new(Error::Memory { bytes: bytes as u128 }));
         }
         let (class, size) = class_of(bytes);
         if class < SMALL_CLASSES
-            && let Ok(Some(ptr)) = ACCOUNT.try_with(|a| {
+            && let Ok(Some((ptr, epoch))) = ACCOUNT.try_with(|a| {
                 let ptr = a.free.borrow_mut()[class].pop()?;
                 if counted {
                     a.storage(bytes as i64, 1);
                 }
-                Some(ptr)
+                Some((ptr, a.epoch.get()))
             })
         {
-            return Ok(Block { ptr, class: class as u32 });
+            return Ok((Block { ptr, class: class as u32 }, epoch));
         }
+        Self::made_slowly(bytes, class, size, counted)
+    }
+    #[cold]
+    fn made_slowly(bytes: usize, class: usize, size: usize, counted: bool) -> Result<(Block, u32)> {
         let block = Self::slow(class, size)?;
         if counted {
             count_storage(bytes as i64, 1);
         }
-        Ok(block)
+        Ok((block, epoch()))
+    }
+    /// The end of a block made by `of_storage`, for as many bytes: uncounted and put back in the same look at the thread's account.
+    #[inline]
+    pub fn retire(self, bytes: usize) {
+        let (class, ptr) = (self.class as usize, self.ptr);
+        if class < SMALL_CLASSES
+            && let Ok(true) = ACCOUNT.try_with(|a| {
+                let list = &mut a.free.borrow_mut()[class];
+                let room = list.len() < KEEP_PER_CLASS;
+                if room {
+                    list.push(ptr);
+                    a.storage(-(bytes as i64), -1);
+                }
+                room
+            })
+        {
+            return std::mem::forget(self); // the list owns it
+        }
+        count_storage(-(bytes as i64), -1);
     }
     #[cold]
     fn slow(class: usize, size: usize) -> Result<Block> {
@@ -316,6 +351,16 @@ impl<T: Element> std::ops::DerefMut for Scratch<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         // SAFETY: as above, and `&mut self` makes the borrow exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.block.ptr.cast().as_ptr(), self.len) }
+    }
+}
+/// A shared value, made where it will stay: `Arc::new` makes it on the stack first, and large ones are then moved by a call.
+#[inline(always)]
+pub fn shared<T>(make: impl FnOnce() -> T) -> Arc<T> {
+    let a = Arc::<T>::new_uninit();
+    // SAFETY: nobody else has it yet; it is initialised before it is given out.
+    unsafe {
+        Arc::as_ptr(&a).cast_mut().write(MaybeUninit::new(make()));
+        a.assume_init()
     }
 }
 fn system(size: usize) -> Option<NonNull<u8>> {
