@@ -26,7 +26,10 @@ const MAPPED: usize = 1 << 20;
 const HUGE: usize = 32 << 20;
 /// Idle large blocks are kept up to this many bytes, or up to as many as are live, whichever is more.
 const IDLE_FLOOR: usize = 256 << 20;
+/// Idle small blocks are kept up to so many of a class, or up to so many bytes of them: a graph of small values, once it is gone, leaves
+/// what the next one needs.
 const KEEP_PER_CLASS: usize = 64;
+const KEEP_BYTES: usize = 256 << 10;
 /// Four classes per doubling: at most a quarter of a block is waste.
 const CLASSES: usize = 4 * 48;
 
@@ -148,6 +151,11 @@ pub fn count_storage(bytes: i64, n: i64) {
     }
 }
 
+/// May one more small block lie idle, besides `n` of its class?
+#[inline(always)]
+fn has_room(class: usize, n: usize) -> bool {
+    n < KEEP_PER_CLASS || n * size_of_class(class) < KEEP_BYTES
+}
 fn size_of_class(class: usize) -> usize {
     if class < 4 {
         return (class + 1) * ALIGN;
@@ -266,7 +274,7 @@ impl Block {
         if class < SMALL_CLASSES
             && let Ok(true) = ACCOUNT.try_with(|a| {
                 let list = &mut a.free.borrow_mut()[class];
-                let room = list.len() < KEEP_PER_CLASS;
+                let room = has_room(class, list.len());
                 if room {
                     list.push(ptr);
                     a.storage(-(bytes as i64), -1);
@@ -309,7 +317,7 @@ impl Drop for Block {
         if class < SMALL_CLASSES {
             let kept = ACCOUNT.try_with(|a| {
                 let list = &mut a.free.borrow_mut()[class];
-                let room = list.len() < KEEP_PER_CLASS;
+                let room = has_room(class, list.len());
                 if room {
                     list.push(ptr);
                 }
@@ -353,14 +361,22 @@ impl<T: Element> std::ops::DerefMut for Scratch<T> {
         unsafe { std::slice::from_raw_parts_mut(self.block.ptr.cast().as_ptr(), self.len) }
     }
 }
-/// A shared value, made where it will stay: `Arc::new` makes it on the stack first, and large ones are then moved by a call.
-#[inline(always)]
-pub fn shared<T>(make: impl FnOnce() -> T) -> Arc<T> {
-    let a = Arc::<T>::new_uninit();
-    // SAFETY: nobody else has it yet; it is initialised before it is given out.
-    unsafe {
-        Arc::as_ptr(&a).cast_mut().write(MaybeUninit::new(make()));
-        a.assume_init()
+/// The place of a shared value, to be had before the value is: `Arc::new` makes the value on the stack first, and a large one is then
+/// moved by a call.
+pub struct Place<T>(Arc<MaybeUninit<T>>);
+impl<T> Place<T> {
+    #[inline(always)]
+    #[expect(clippy::new_without_default, reason = "a place is for one value, which follows")]
+    pub fn new() -> Place<T> {
+        Place(Arc::new_uninit())
+    }
+    #[inline(always)]
+    pub fn fill(self, value: T) -> Arc<T> {
+        // SAFETY: nobody else has it yet; it is initialised before it is given out.
+        unsafe {
+            Arc::as_ptr(&self.0).cast_mut().write(MaybeUninit::new(value));
+            self.0.assume_init()
+        }
     }
 }
 fn system(size: usize) -> Option<NonNull<u8>> {

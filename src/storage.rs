@@ -4,7 +4,7 @@
 //! Invariant: the bytes stay at one address for the storage's life. They are lent as typed slices by `array` alone, for the length of
 //! one kernel call; callers are serialised (the tape runs attached to the interpreter, kernels call no Python).
 #![allow(unsafe_code)]
-use crate::alloc::{Block, Category, count, count_storage, shared};
+use crate::alloc::{Block, Category, Place, count, count_storage};
 use crate::error::Result;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
@@ -68,7 +68,7 @@ impl Storage {
     }
     #[inline(always)]
     fn make(bytes: Bytes, size: usize, born: u32) -> Arc<Storage> {
-        shared(|| Storage {
+        Place::new().fill(Storage {
             bytes,
             size,
             version: AtomicU64::new(0),

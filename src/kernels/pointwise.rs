@@ -270,7 +270,8 @@ fn fresh<const N: usize>(n: usize, plain: bool, k: &dyn Kernel<N>, x: [&Array; N
 /// A few elements of operands that are `alike`, by way of the stack into an array that may be one of them.
 #[inline(always)]
 fn brief_into<const N: usize>(n: usize, to: &Array, k: &dyn Kernel<N>, x: [&Array; N]) -> bool {
-    if n > BRIEF || !lies_like(to, x[0]) || !x.iter().all(|a| !a.shares(to) || a.offset == to.offset) {
+    let first = std::ptr::eq(to, x[0]);
+    if n > BRIEF || !(first || lies_like(to, x[0])) || !x[first as usize..].iter().all(|a| !a.shares(to) || a.offset == to.offset) {
         return false;
     }
     // SAFETY: nothing is lent when the results are written, they are on the stack.

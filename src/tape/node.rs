@@ -6,7 +6,7 @@ use super::record::Views;
 use super::saved::{Slots, Value};
 use super::tensor::{Held, Tensor, Visit, WeakTensor};
 use super::{GradHook, grad_enabled};
-use crate::alloc::shared;
+use crate::alloc::Place;
 use crate::array::Array;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, Result, bail};
@@ -408,7 +408,7 @@ impl Node {
                 n.shadow.fetch_add(1, Relaxed);
             }
         }
-        let node = shared(|| Node {
+        let node = Place::new().fill(Node {
             seq: AtomicU64::new(seq),
             op,
             inputs,

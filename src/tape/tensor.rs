@@ -8,7 +8,7 @@ use super::hooks::{GradHook, NodeHook, PreHook};
 use super::mode;
 use super::node::{Edge, Node, Notes};
 use super::saved;
-use crate::alloc::shared;
+use crate::alloc::Place;
 use crate::array::Array;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, Result, bail};
@@ -182,7 +182,7 @@ impl Tensor {
     }
     #[inline(always)]
     fn make(array: Array, flags: u8, state: State) -> Tensor {
-        Tensor(shared(|| Impl {
+        Tensor(Place::new().fill(Impl {
             array: Mutex::new(array),
             flags: AtomicU8::new(flags),
             state: Mutex::new(state),
