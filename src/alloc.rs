@@ -100,9 +100,14 @@ impl Account {
     #[inline]
     fn storage(&self, bytes: i64, n: i64) {
         self.add(Category::Tensor, bytes);
-        self.add(Category::Storages, n);
+        let d = &self.delta[Category::Storages as usize];
+        d.set(d.get() + n);
     }
+    /// Passes a category on; the number of storages, of which nobody asks the peak, goes with their bytes.
     fn flush(&self, c: usize) {
+        if c == Category::Tensor as usize {
+            self.flush(Category::Storages as usize);
+        }
         let before = GLOBAL.live[c].fetch_add(self.delta[c].get(), Relaxed);
         GLOBAL.peak[c].fetch_max(before + self.high[c].get(), Relaxed);
         self.delta[c].set(0);

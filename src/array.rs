@@ -39,15 +39,7 @@ impl Array {
         let Some(bytes) = elements.checked_mul(dtype.size()) else {
             return Err(Box::new(crate::error::Error::Memory { bytes: elements as u128 * dtype.size() as u128 }));
         };
-        Ok(Array {
-            storage: Storage::new(bytes)?,
-            counter: None,
-            shape: *shape,
-            strides: *strides,
-            offset: 0,
-            dtype,
-            number: false,
-        })
+        Ok(Array { storage: Storage::new(bytes)?, counter: None, shape: *shape, strides: *strides, offset: 0, dtype, number: false })
     }
     /// A fresh array of the type and shape of this one, which has `n` elements row-major; `plain`: none of its lengths is 1, so the
     /// strides are the same too. `f` gets the elements to fill, whose type is one of the two.

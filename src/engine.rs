@@ -12,6 +12,7 @@ use crate::layout::is_dense;
 use crate::ops;
 use crate::tape::mode::{self, GradGuard};
 use crate::tape::node::Meta;
+use crate::tape::record::tracing;
 pub use crate::tape::task::{Ends, Task, at_end, current_node, current_task, queue_callback, with_task};
 use crate::tape::task::{NEXT_TASK, Running};
 use crate::tape::{Cx, Edge, Held, Node, Tensor, host};
@@ -69,6 +70,7 @@ impl At<'_> {
 #[derive(Clone, Copy)]
 struct Vertex<'a> {
     at: At<'a>,
+    address: usize,
     /// Edges that have not delivered yet.
     waits: u32,
     /// Where the numbers of the vertices that its edges lead to begin in `Numbered::targets`.
@@ -161,6 +163,7 @@ pub fn run(r: Request) -> Result<Vec<Option<Tensor>>> {
         node,
         keep,
         create: r.create_graph,
+        spare: !r.create_graph && !tracing(),
         accumulate: r.accumulate,
         wanted,
         keepers: &r.keepers,
@@ -232,9 +235,8 @@ fn number<'a>(roots: &'a [Edge], others: &[Edge]) -> Numbered<'a> {
         all.roots.push(v);
         'next: while let Some((v, from)) = stack.pop() {
             let Vertex { at: At::Node(n), first, .. } = all.graph[v as usize] else { continue };
-            let inputs = &n.inputs[..];
-            for k in from as usize..inputs.len() {
-                let Some(at) = vertex_of(&inputs[k].edge) else { continue };
+            for (k, input) in n.inputs.iter().enumerate().skip(from as usize) {
+                let Some(at) = vertex_of(&input.edge) else { continue };
                 let depth = stack.len();
                 let to = all.reach(at, &mut stack);
                 all.targets[first as usize + k] = to;
@@ -256,7 +258,7 @@ impl<'a> Numbered<'a> {
     #[inline]
     fn known(&self, at: At<'_>) -> Option<u32> {
         let v = at.mark().load(Relaxed);
-        self.graph.get(v as usize).is_some_and(|x| x.at.address() == at.address()).then_some(v)
+        self.graph.get(v as usize).is_some_and(|x| x.address == at.address()).then_some(v)
     }
     /// Counts one edge into the vertex; pushes it on the stack if it is a node and new.
     #[inline]
@@ -268,7 +270,7 @@ impl<'a> Numbered<'a> {
         let v = self.graph.len() as u32;
         at.mark().store(v, Relaxed);
         let first = self.targets.len() as u32;
-        self.graph.push(Vertex { at, waits: 1, first, out: self.outputs, needed: true, wanted: false });
+        self.graph.push(Vertex { at, address: at.address(), waits: 1, first, out: self.outputs, needed: true, wanted: false });
         self.outputs += at.outputs() as u32;
         match at {
             At::Node(n) => {
@@ -324,8 +326,8 @@ pub fn execution_order() -> Option<Vec<Arc<Node>>> {
     };
     roots.iter().for_each(|&v| arrive(v, &mut graph, &mut ready));
     while let Some(v) = ready.pop() {
-        let Vertex { at, first, .. } = graph[v as usize];
-        if needed.as_ref().is_some_and(|n| !n.contains(&at.address())) {
+        let Vertex { at, address, first, .. } = graph[v as usize];
+        if needed.as_ref().is_some_and(|n| !n.contains(&address)) {
             continue;
         }
         match at {
@@ -381,7 +383,7 @@ fn mark(
         };
         graph[v as usize].needed = leads;
     }
-    graph.iter().filter(|v| v.asked()).map(|v| v.at.address()).collect()
+    graph.iter().filter(|v| v.asked()).map(|v| v.address).collect()
 }
 /// A call that frees its graph frees the side paths that it did not run, where nobody else can run them either: each owner of such a
 /// node is an edge of a node whose values are gone.
@@ -428,11 +430,8 @@ fn sum(old: Tensor, g: &Tensor) -> Result<Tensor> {
 }
 /// Adds a few elements in place, if `old` is owned alone and both lie alike.
 fn added(old: &Tensor, g: &Tensor) -> bool {
-    if old.owners() != 1 || old.is_view() {
-        return false;
-    }
-    let (Some(to), Some(add)) = (old.try_lend(), g.try_lend()) else { return false };
-    Arc::strong_count(to.storage()) == 1 && !to.storage().is_foreign() && pointwise::within(&to, &table::Add {}, [&to, &add])
+    let (Some(to), Some(add)) = (old.try_own(), g.try_lend()) else { return false };
+    pointwise::within(&to, &table::Add {}, [&to, &add])
 }
 
 struct Walk<'a, 'r> {
@@ -445,6 +444,8 @@ struct Walk<'a, 'r> {
     node: Rc<Cell<Option<Arc<Node>>>>,
     keep: bool,
     create: bool,
+    /// See `Cx`; a hook on a node sees its gradients after the formula.
+    spare: bool,
     accumulate: bool,
     /// Sorted.
     wanted: Vec<Asked>,
@@ -579,7 +580,7 @@ impl Walk<'_, '_> {
                 return Err(n.freed_error());
             }
             self.node.set(Some(n.clone()));
-            let result = n.op.backward(grads, &Cx { node: n, needs, keep: self.keep }, outs);
+            let result = n.op.backward(grads, &Cx { node: n, needs, keep: self.keep, spare: self.spare }, outs);
             drop(self.node.take());
             if result.is_err() || mode::anomaly() || n.is_hooked() {
                 after(n, result, grads, outs)?;
@@ -801,7 +802,7 @@ pub fn will_run_at(at: usize) -> Option<bool> {
     if let Some(all) = known {
         return Some(all.contains(&at));
     }
-    let all: FxHashSet<usize> = number(&edges, &[]).graph.iter().map(|v| v.at.address()).collect();
+    let all: FxHashSet<usize> = number(&edges, &[]).graph.iter().map(|v| v.address).collect();
     let will = all.contains(&at);
     with_task(|t| t.graph = Some(Rc::new(all)));
     Some(will)

@@ -252,7 +252,7 @@ fn lies_like(a: &Array, b: &Array) -> bool {
     a.dtype == b.dtype && a.shape == b.shape && a.strides == b.strides
 }
 #[inline(always)]
-fn slices<'a, T: Element, const N: usize>(n: usize, x: [&'a Array; N]) -> [&'a [T]; N] {
+fn slices<T: Element, const N: usize>(n: usize, x: [&Array; N]) -> [&[T]; N] {
     let mut s: [&[T]; N] = [&[]; N];
     for i in 0..N {
         s[i] = x[i].read(x[i].offset, n);

@@ -154,8 +154,7 @@ impl FunctionBase {
             Some(n) => {
                 let inner = self.told().inner;
                 let values = saved_list(py, &n, 0)?;
-                let differentiating =
-                    mode::grad_enabled() && current_node().is_some_and(|x| Arc::ptr_eq(&x, &n));
+                let differentiating = mode::grad_enabled() && current_node().is_some_and(|x| Arc::ptr_eq(&x, &n));
                 if inner == 0 || !differentiating {
                     return Ok(values);
                 }

@@ -332,11 +332,13 @@ fn shadowed<'a>(info: &Info, inputs: &'a [Input], values: &'a [Value]) -> impl I
 fn leads_on(inputs: &[Input]) -> bool {
     inputs.iter().any(|i| matches!(i.edge, Edge::Node(..)))
 }
+/// What a node leaves behind besides its edges.
+type Remains = (SmallVec<[Value; 2]>, Option<Box<NodeHooks>>);
 /// What nodes leave behind whose drop lies inside another one's.
 struct Drops {
     busy: Cell<bool>,
     nodes: RefCell<Vec<Arc<Node>>>,
-    rest: RefCell<Vec<(SmallVec<[Value; 2]>, Option<Box<NodeHooks>>)>>,
+    rest: RefCell<Vec<Remains>>,
 }
 thread_local! {
     static DROPS: Drops =
@@ -658,6 +660,8 @@ pub struct Cx<'a> {
     pub needs: u64,
     /// The values stay after this run.
     pub keep: bool,
+    /// The gradients given may be overwritten where nobody else holds them: they are not looked at again.
+    pub spare: bool,
 }
 impl Cx<'_> {
     #[inline]

@@ -258,6 +258,14 @@ impl Tensor {
     pub fn try_lend(&self) -> Option<MutexGuard<'_, Array>> {
         self.0.array.try_lock().ok()
     }
+    /// The array under its lock, if nobody else holds the tensor or its bytes, so that they may be written without anyone's knowing.
+    #[inline]
+    pub fn try_own(&self) -> Option<MutexGuard<'_, Array>> {
+        if self.owners() != 1 || self.is_view() {
+            return None;
+        }
+        self.try_lend().filter(|a| Arc::strong_count(a.storage()) == 1 && !a.storage().is_foreign() && !a.number)
+    }
     /// Looks at the array without cloning it. `f` may only look: no call of an op, of Python, no drop of a tensor.
     #[inline]
     pub fn look<R>(&self, f: impl FnOnce(&Array) -> R) -> R {
