@@ -12,9 +12,10 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 const ALIGN: usize = 64;
 /// Classes up to here live in per-thread lists.
@@ -25,7 +26,10 @@ const MAPPED: usize = 1 << 20;
 const HUGE: usize = 32 << 20;
 /// Idle large blocks are kept up to this many bytes, or up to as many as are live, whichever is more.
 const IDLE_FLOOR: usize = 256 << 20;
+/// Idle small blocks are kept up to so many of a class, or up to so many bytes of them: a graph of small values, once it is gone, leaves
+/// what the next one needs.
 const KEEP_PER_CLASS: usize = 64;
+const KEEP_BYTES: usize = 256 << 10;
 /// Four classes per doubling: at most a quarter of a block is waste.
 const CLASSES: usize = 4 * 48;
 
@@ -72,6 +76,8 @@ struct Account {
     delta: [Cell<i64>; CATEGORIES],
     high: [Cell<i64>; CATEGORIES],
     free: RefCell<[Vec<NonNull<u8>>; SMALL_CLASSES]>,
+    /// Stamped on storages (see `epoch`); it stands here so that a storage is made in one look at the thread.
+    epoch: Cell<u32>,
 }
 const SMALL_CLASSES: usize = 4 + (16 - 8) * 4;
 /// A thread's change goes into the global account when it reaches this many bytes.
@@ -94,9 +100,14 @@ impl Account {
     #[inline]
     fn storage(&self, bytes: i64, n: i64) {
         self.add(Category::Tensor, bytes);
-        self.add(Category::Storages, n);
+        let d = &self.delta[Category::Storages as usize];
+        d.set(d.get() + n);
     }
+    /// Passes a category on; the number of storages, of which nobody asks the peak, goes with their bytes.
     fn flush(&self, c: usize) {
+        if c == Category::Tensor as usize {
+            self.flush(Category::Storages as usize);
+        }
         let before = GLOBAL.live[c].fetch_add(self.delta[c].get(), Relaxed);
         GLOBAL.peak[c].fetch_max(before + self.high[c].get(), Relaxed);
         self.delta[c].set(0);
@@ -117,6 +128,7 @@ impl Drop for Account {
 thread_local! {
     static ACCOUNT: Account = const { Account {
         delta: [const { Cell::new(0) }; CATEGORIES], high: [const { Cell::new(0) }; CATEGORIES], free: RefCell::new([const { Vec::new() }; SMALL_CLASSES]),
+        epoch: const { Cell::new(0) },
     } };
 }
 /// Counts bytes (or storages) of a category; negative when they go.
@@ -128,6 +140,13 @@ pub fn count(c: Category, bytes: i64) {
     }
 }
 
+/// The epoch stamped on storages made from now on by this thread (checkpoint frames begin epochs).
+pub fn epoch() -> u32 {
+    ACCOUNT.try_with(|a| a.epoch.get()).unwrap_or(0)
+}
+pub fn set_epoch(e: u32) {
+    let _ = ACCOUNT.try_with(|a| a.epoch.set(e));
+}
 /// Counts a storage that came (`n` 1) or went (-1, its bytes negative).
 #[inline]
 pub fn count_storage(bytes: i64, n: i64) {
@@ -137,6 +156,11 @@ pub fn count_storage(bytes: i64, n: i64) {
     }
 }
 
+/// May one more small block lie idle, besides `n` of its class?
+#[inline(always)]
+fn has_room(class: usize, n: usize) -> bool {
+    n < KEEP_PER_CLASS || n * size_of_class(class) < KEEP_BYTES
+}
 fn size_of_class(class: usize) -> usize {
     if class < 4 {
         return (class + 1) * ALIGN;
@@ -213,35 +237,59 @@ impl Block {
     /// A block of at least `bytes` bytes, recycled if there is one. Its content is unspecified but initialised.
     #[inline]
     pub fn new(bytes: usize) -> Result<Block> {
-        Self::made(bytes, false)
+        Ok(Self::made(bytes, false)?.0)
     }
-    /// As `new`, for a storage of that many bytes, which is counted in the same look at the thread's account.
+    /// As `new`, for a storage of that many bytes: it is counted, and the thread's epoch is told, in the same look at the thread's account.
+    /// To be given back by `retire`.
     #[inline]
-    pub fn of_storage(bytes: usize) -> Result<Block> {
+    pub fn of_storage(bytes: usize) -> Result<(Block, u32)> {
         Self::made(bytes, true)
     }
-    #[inline]
-    fn made(bytes: usize, counted: bool) -> Result<Block> {
+    #[inline(always)]
+    fn made(bytes: usize, counted: bool) -> Result<(Block, u32)> {
         if bytes > isize::MAX as usize / 2 {
             return Err(Box::new(Error::Memory { bytes: bytes as u128 }));
         }
         let (class, size) = class_of(bytes);
         if class < SMALL_CLASSES
-            && let Ok(Some(ptr)) = ACCOUNT.try_with(|a| {
+            && let Ok(Some((ptr, epoch))) = ACCOUNT.try_with(|a| {
                 let ptr = a.free.borrow_mut()[class].pop()?;
                 if counted {
                     a.storage(bytes as i64, 1);
                 }
-                Some(ptr)
+                Some((ptr, a.epoch.get()))
             })
         {
-            return Ok(Block { ptr, class: class as u32 });
+            return Ok((Block { ptr, class: class as u32 }, epoch));
         }
+        Self::made_slowly(bytes, class, size, counted)
+    }
+    #[cold]
+    fn made_slowly(bytes: usize, class: usize, size: usize, counted: bool) -> Result<(Block, u32)> {
         let block = Self::slow(class, size)?;
         if counted {
             count_storage(bytes as i64, 1);
         }
-        Ok(block)
+        Ok((block, epoch()))
+    }
+    /// The end of a block made by `of_storage`, for as many bytes: uncounted and put back in the same look at the thread's account.
+    #[inline]
+    pub fn retire(self, bytes: usize) {
+        let (class, ptr) = (self.class as usize, self.ptr);
+        if class < SMALL_CLASSES
+            && let Ok(true) = ACCOUNT.try_with(|a| {
+                let list = &mut a.free.borrow_mut()[class];
+                let room = has_room(class, list.len());
+                if room {
+                    list.push(ptr);
+                    a.storage(-(bytes as i64), -1);
+                }
+                room
+            })
+        {
+            return std::mem::forget(self); // the list owns it
+        }
+        count_storage(-(bytes as i64), -1);
     }
     #[cold]
     fn slow(class: usize, size: usize) -> Result<Block> {
@@ -274,7 +322,7 @@ impl Drop for Block {
         if class < SMALL_CLASSES {
             let kept = ACCOUNT.try_with(|a| {
                 let list = &mut a.free.borrow_mut()[class];
-                let room = list.len() < KEEP_PER_CLASS;
+                let room = has_room(class, list.len());
                 if room {
                     list.push(ptr);
                 }
@@ -316,6 +364,24 @@ impl<T: Element> std::ops::DerefMut for Scratch<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         // SAFETY: as above, and `&mut self` makes the borrow exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.block.ptr.cast().as_ptr(), self.len) }
+    }
+}
+/// The place of a shared value, to be had before the value is: `Arc::new` makes the value on the stack first, and a large one is then
+/// moved by a call.
+pub struct Place<T>(Arc<MaybeUninit<T>>);
+impl<T> Place<T> {
+    #[inline(always)]
+    #[expect(clippy::new_without_default, reason = "a place is for one value, which follows")]
+    pub fn new() -> Place<T> {
+        Place(Arc::new_uninit())
+    }
+    #[inline(always)]
+    pub fn fill(self, value: T) -> Arc<T> {
+        // SAFETY: nobody else has it yet; it is initialised before it is given out.
+        unsafe {
+            Arc::as_ptr(&self.0).cast_mut().write(MaybeUninit::new(value));
+            self.0.assume_init()
+        }
     }
 }
 fn system(size: usize) -> Option<NonNull<u8>> {

@@ -8,18 +8,10 @@ use crate::dtype::{DType, Element, Rank, Scalar, for_dtype};
 use crate::error::{Result, bail};
 use crate::layout::{self, Dims, Geometry, is_contiguous};
 use crate::storage::Storage;
-use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 
-thread_local! { static EPOCH: Cell<u32> = const { Cell::new(0) }; }
-/// The epoch stamped on storages made from now on by this thread.
-pub fn epoch() -> u32 {
-    EPOCH.get()
-}
-pub fn set_epoch(e: u32) {
-    EPOCH.set(e)
-}
+pub use crate::alloc::{epoch, set_epoch};
 
 #[derive(Clone)]
 pub struct Array {
@@ -47,15 +39,23 @@ impl Array {
         let Some(bytes) = elements.checked_mul(dtype.size()) else {
             return Err(Box::new(crate::error::Error::Memory { bytes: elements as u128 * dtype.size() as u128 }));
         };
-        Ok(Array {
-            storage: Storage::new(bytes, EPOCH.get())?,
-            counter: None,
-            shape: *shape,
-            strides: *strides,
-            offset: 0,
-            dtype,
-            number: false,
-        })
+        Ok(Array { storage: Storage::new(bytes)?, counter: None, shape: *shape, strides: *strides, offset: 0, dtype, number: false })
+    }
+    /// A fresh array of the type and shape of this one, which has `n` elements row-major; `plain`: none of its lengths is 1, so the
+    /// strides are the same too. `f` gets the elements to fill, whose type is one of the two.
+    #[inline(always)]
+    pub fn fresh_like(&self, n: usize, plain: bool, f: impl FnOnce(Elements<'_>)) -> Result<Array> {
+        let storage = Storage::new(n * self.dtype.size())?;
+        // SAFETY: the storage holds `n` elements of this type, aligned and initialised, and nobody else has it yet.
+        unsafe {
+            f(match self.dtype {
+                DType::Float32 => Elements::F32(std::slice::from_raw_parts_mut(storage.ptr().cast(), n)),
+                DType::Float64 => Elements::F64(std::slice::from_raw_parts_mut(storage.ptr().cast(), n)),
+                _ => panic!("{} is neither of the types of `Elements`", self.dtype.name()),
+            })
+        }
+        let strides = if plain { self.strides } else { self.shape.strides() };
+        Ok(Array { storage, counter: None, shape: self.shape, strides, offset: 0, dtype: self.dtype, number: false })
     }
     pub fn zeros(shape: Dims, dtype: DType) -> Result<Array> {
         let mut f = Fresh::new(shape, dtype)?;
@@ -191,14 +191,14 @@ impl Array {
     pub fn before_write(&self) -> Result<()> {
         if self.storage.is_watched() { self.storage.tell(self.byte_span()) } else { Ok(()) }
     }
-    #[inline]
+    #[inline(always)]
     fn range<T: Element>(&self, at: usize, n: usize) -> *mut T {
         assert!(T::DTYPE == self.dtype && (at + n) * size_of::<T>() <= self.storage.size(), "range outside the storage");
         // SAFETY: just checked to lie within the storage; blocks are aligned to 64, foreign memory is checked when wrapped.
         unsafe { self.storage.ptr().cast::<T>().add(at) }
     }
     /// `n` elements of the storage from element `at` (counted from its start, not from `offset`).
-    #[inline]
+    #[inline(always)]
     pub fn read<T: Element>(&self, at: usize, n: usize) -> &[T] {
         if n == 0 {
             return &[];
@@ -294,19 +294,16 @@ impl std::fmt::Debug for Array {
     }
 }
 
+/// Elements lent for writing, of one of the types in which most is computed.
+pub enum Elements<'a> {
+    F32(&'a mut [f32]),
+    F64(&'a mut [f64]),
+}
 /// A new row-major array that nobody else can see yet: may be written safely.
 pub struct Fresh(Array);
 impl Fresh {
     pub fn new(shape: Dims, dtype: DType) -> Result<Fresh> {
         Ok(Fresh(Array::empty(shape, dtype)?))
-    }
-    /// In the shape and dtype of a row-major array.
-    #[inline]
-    pub fn like(a: &Array) -> Result<Fresh> {
-        if a.shape.contains(&1) {
-            return Fresh::new(a.shape, a.dtype); // where a length is 1 the stride may be anything
-        }
-        Ok(Fresh(Array::made(a.numel(), &a.shape, &a.strides, a.dtype)?))
     }
     #[inline]
     pub fn slice_mut<T: Element>(&mut self) -> &mut [T] {

@@ -12,15 +12,17 @@ use crate::layout::is_dense;
 use crate::ops;
 use crate::tape::mode::{self, GradGuard};
 use crate::tape::node::Meta;
-pub use crate::tape::task::{Ends, Task, at_end, current_task, queue_callback, with_task};
+use crate::tape::record::tracing;
+pub use crate::tape::task::{Ends, Task, at_end, current_node, current_task, queue_callback, with_task};
 use crate::tape::task::{NEXT_TASK, Running};
 use crate::tape::{Cx, Edge, Held, Node, Tensor, host};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
+use std::cell::Cell;
 use std::collections::BinaryHeap;
 use std::rc::Rc;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Weak};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, Weak};
 
 /// What a backward call is asked to do.
 pub struct Request {
@@ -51,33 +53,53 @@ impl At<'_> {
             At::Leaf(h) => h.tensor().id(),
         }
     }
+    fn mark(&self) -> &AtomicU32 {
+        match self {
+            At::Node(n) => &n.mark,
+            At::Leaf(h) => &h.tensor().imp().mark,
+        }
+    }
+    /// How many gradients may come here.
+    fn outputs(&self) -> usize {
+        match self {
+            At::Node(n) => n.outputs(),
+            At::Leaf(_) => 1,
+        }
+    }
 }
+#[derive(Clone, Copy)]
 struct Vertex<'a> {
     at: At<'a>,
+    address: usize,
     /// Edges that have not delivered yet.
     waits: u32,
-    /// Whether it runs (it leads to an input), and whether its gradient is asked for.
-    needed: bool,
-    wanted: SmallVec<[(u32, u32); 1]>,
-    grads: SmallVec<[Option<Tensor>; 1]>,
     /// Where the numbers of the vertices that its edges lead to begin in `Numbered::targets`.
     first: u32,
+    /// Where the gradients of its outputs begin in `Walk::grads`.
+    out: u32,
+    /// Whether it runs (it leads to an input), and whether its gradient is asked for.
+    needed: bool,
+    wanted: bool,
 }
 impl Vertex<'_> {
     /// Does anybody want a gradient to come here?
     fn asked(&self) -> bool {
-        self.needed || !self.wanted.is_empty()
+        self.needed || self.wanted
     }
 }
 /// What is reachable from the roots.
+#[derive(Default)]
 struct Numbered<'a> {
     graph: Vec<Vertex<'a>>,
     /// For the edges of each vertex in turn, the vertex that they lead to, or `NOWHERE`.
     targets: Vec<u32>,
     /// The vertices, with those they lead to first.
     order: Vec<u32>,
-    /// Numbers by address.
-    index: FxHashMap<usize, u32>,
+    /// The vertices of the roots, and of the edges that were asked for besides: `NOWHERE` for one that is not reachable.
+    roots: Vec<u32>,
+    others: Vec<u32>,
+    /// Outputs of all vertices together.
+    outputs: u32,
 }
 const NOWHERE: u32 = u32::MAX;
 fn vertex_of(e: &Edge) -> Option<At<'_>> {
@@ -86,6 +108,9 @@ fn vertex_of(e: &Edge) -> Option<At<'_>> {
         Edge::Node(n, _) => Some(At::Node(n)),
         Edge::Leaf(h) => Some(At::Leaf(h)),
     }
+}
+fn output_of(e: &Edge) -> u32 {
+    if let Edge::Node(_, nr) = e { *nr } else { 0 }
 }
 
 /// Runs a backward call. The result has one gradient per input (for `accumulate` it is empty).
@@ -103,43 +128,57 @@ pub fn run(r: Request) -> Result<Vec<Option<Tensor>>> {
         bail!(Runtime, "One of the differentiated Tensors does not require grad (input {i})");
     }
     let (edges, mut first): (Vec<Edge>, Vec<Option<Tensor>>) = starts.into_iter().map(|(e, g)| (e, Some(g))).unzip();
+    for e in edges.iter().chain(r.inputs.iter().flatten()) {
+        if let Edge::Node(n, nr) = e
+            && *nr as usize >= n.outputs()
+        {
+            bail!(Runtime, "{} has {} outputs, there is no output {nr}", n.name(), n.outputs());
+        }
+    }
     let edges = Rc::new(edges);
 
-    let Numbered { mut graph, targets, order, index } = number(&edges);
-    let index = Rc::new(index);
-    let needed = r.inputs.as_ref().map(|inputs| mark(&mut graph, &targets, &order, &index, inputs, r.accumulate));
+    let inputs = r.inputs.as_deref();
+    let Numbered { mut graph, targets, order, roots, others, outputs } = number(&edges, inputs.unwrap_or_default());
+    let mut wanted = Vec::new();
+    let needed = inputs.map(|inputs| mark(&mut graph, &targets, &order, inputs, &others, r.accumulate, &mut wanted));
     let id = NEXT_TASK.fetch_add(1, Relaxed);
+    let node = Rc::new(Cell::new(None));
     let _running = Running::start(Task {
         id,
         keep,
-        node: None,
+        node: node.clone(),
         needed: needed.map(Rc::new),
         roots: edges.clone(),
-        graph: index.clone(),
+        graph: None,
         callbacks: Vec::new(),
         state: FxHashMap::default(),
         ends: Vec::new(),
     });
     let mut results: Vec<Option<Tensor>> = if r.accumulate { Vec::new() } else { vec![None; r.inputs.as_ref().map_or(0, Vec::len)] };
-
+    let mut walk = Walk {
+        graph,
+        targets,
+        grads: (0..outputs).map(|_| None).collect(),
+        ready: Ready::default(),
+        node,
+        keep,
+        create: r.create_graph,
+        spare: !r.create_graph && !tracing(),
+        accumulate: r.accumulate,
+        wanted,
+        keepers: &r.keepers,
+        results: &mut results,
+    };
     // The roots deliver first.
-    let mut ready = BinaryHeap::new();
-    for (e, g) in edges.iter().zip(&mut first) {
-        let Some(at) = vertex_of(e) else { continue };
-        let v = index[&at.address()];
-        let nr = if let Edge::Node(_, nr) = e { *nr } else { 0 };
-        deliver(&mut graph[v as usize], nr, g.take().expect("each root delivers once"))?;
-        let vertex = &mut graph[v as usize];
-        vertex.waits -= 1;
-        if vertex.waits == 0 {
-            ready.push((priority(&vertex.at), v));
+    for ((e, g), v) in edges.iter().zip(&mut first).zip(roots) {
+        if v != NOWHERE {
+            walk.deliver(v, output_of(e), g.take().expect("each root delivers once"))?;
+            walk.arrived(v);
         }
     }
-    let mut walk =
-        Walk { graph, targets, ready, keep, create: r.create_graph, accumulate: r.accumulate, keepers: &r.keepers, results: &mut results };
     walk.run()?;
     if !keep && r.inputs.is_some() {
-        free_rest(&walk.graph, &order, &index);
+        free_rest(&walk.graph, &walk.targets, &order);
     }
     drop(walk);
     while let Some(f) = with_task(|t| if t.callbacks.is_empty() { None } else { Some(t.callbacks.remove(0)) }).flatten() {
@@ -184,105 +223,155 @@ fn priority(at: &At<'_>) -> u64 {
     }
 }
 
-/// Numbers everything reachable and counts the edges into each vertex.
-fn number(roots: &[Edge]) -> Numbered<'_> {
-    let mut all = Numbered { graph: Vec::new(), targets: Vec::new(), order: Vec::new(), index: FxHashMap::default() };
+/// Held while a walk numbers, so that the marks on nodes and leaves are its own. Nothing else is done meanwhile (rule 4).
+static NUMBERING: Mutex<()> = Mutex::new(());
+/// Numbers everything reachable and counts the edges into each vertex; finds the vertices of `others`.
+fn number<'a>(roots: &'a [Edge], others: &[Edge]) -> Numbered<'a> {
+    let mut all = Numbered::default();
     let mut stack: Vec<(u32, u32)> = Vec::new();
+    let _alone = NUMBERING.lock().unwrap_or_else(|e| e.into_inner());
     for root in roots {
-        if let Some(at) = vertex_of(root) {
-            all.reach(at, &mut stack);
-        }
-        while let Some((v, next)) = stack.last_mut() {
-            let (v, k) = (*v, *next);
-            let Vertex { at, first, .. } = all.graph[v as usize];
-            let edge = match at {
-                At::Node(n) => n.inputs.get(k as usize).map(|i| &i.edge),
-                At::Leaf(_) => None,
-            };
-            *next += 1;
-            match edge {
-                None => {
-                    stack.pop();
-                    all.order.push(v);
+        let v = vertex_of(root).map_or(NOWHERE, |at| all.reach(at, &mut stack));
+        all.roots.push(v);
+        'next: while let Some((v, from)) = stack.pop() {
+            let Vertex { at: At::Node(n), first, .. } = all.graph[v as usize] else { continue };
+            for (k, input) in n.inputs.iter().enumerate().skip(from as usize) {
+                let Some(at) = vertex_of(&input.edge) else { continue };
+                let depth = stack.len();
+                let to = all.reach(at, &mut stack);
+                all.targets[first as usize + k] = to;
+                if stack.len() > depth {
+                    // `v` goes on after the new vertex
+                    stack[depth] = (v, k as u32 + 1);
+                    stack.push((to, 0));
+                    continue 'next;
                 }
-                Some(e) => {
-                    if let Some(at) = vertex_of(e) {
-                        let to = all.reach(at, &mut stack);
-                        all.targets[(first + k) as usize] = to;
-                    }
+            }
+            all.order.push(v);
+        }
+    }
+    all.others = others.iter().map(|e| vertex_of(e).and_then(|at| all.known(at)).unwrap_or(NOWHERE)).collect();
+    all
+}
+impl<'a> Numbered<'a> {
+    /// The number of a vertex. Its mark says, if it was left by this walk: then the vertex of that number is the one.
+    #[inline]
+    fn known(&self, at: At<'_>) -> Option<u32> {
+        let v = at.mark().load(Relaxed);
+        self.graph.get(v as usize).is_some_and(|x| x.address == at.address()).then_some(v)
+    }
+    /// Counts one edge into the vertex; pushes it on the stack if it is a node and new.
+    #[inline]
+    fn reach(&mut self, at: At<'a>, stack: &mut Vec<(u32, u32)>) -> u32 {
+        if let Some(v) = self.known(at) {
+            self.graph[v as usize].waits += 1;
+            return v;
+        }
+        let v = self.graph.len() as u32;
+        at.mark().store(v, Relaxed);
+        let first = self.targets.len() as u32;
+        self.graph.push(Vertex { at, address: at.address(), waits: 1, first, out: self.outputs, needed: true, wanted: false });
+        self.outputs += at.outputs() as u32;
+        match at {
+            At::Node(n) => {
+                for _ in 0..n.inputs.len() {
+                    self.targets.push(NOWHERE);
+                }
+                stack.push((v, 0));
+            }
+            At::Leaf(_) => self.order.push(v),
+        }
+        v
+    }
+}
+/// The vertices whose edges have all delivered. The one recorded last comes first, leaves before all.
+#[derive(Default)]
+struct Ready {
+    /// The first of all; apart from the others, since in a chain there are none.
+    next: Option<(u64, u32)>,
+    rest: BinaryHeap<(u64, u32)>,
+}
+impl Ready {
+    #[inline]
+    fn push(&mut self, new: (u64, u32)) {
+        match self.next {
+            Some(next) if new < next => self.rest.push(new),
+            _ => {
+                if let Some(old) = self.next.replace(new) {
+                    self.rest.push(old);
                 }
             }
         }
     }
-    all
-}
-impl<'a> Numbered<'a> {
-    /// Counts one edge into the vertex; pushes it on the stack if it is new.
-    fn reach(&mut self, at: At<'a>, stack: &mut Vec<(u32, u32)>) -> u32 {
-        let new = self.graph.len() as u32;
-        let v = *self.index.entry(at.address()).or_insert(new);
-        if v == new {
-            let first = self.targets.len();
-            if let At::Node(n) = at {
-                self.targets.resize(first + n.inputs.len(), NOWHERE);
-            }
-            self.graph.push(Vertex { at, waits: 0, needed: true, wanted: SmallVec::new(), grads: SmallVec::new(), first: first as u32 });
-            stack.push((v, 0));
-        }
-        self.graph[v as usize].waits += 1;
-        v
+    #[inline]
+    fn pop(&mut self) -> Option<u32> {
+        let (_, v) = self.next?;
+        self.next = if self.rest.is_empty() { None } else { self.rest.pop() };
+        Some(v)
     }
 }
 /// What the innermost call on this thread runs, in its order; None outside of one.
 pub fn execution_order() -> Option<Vec<Arc<Node>>> {
-    let (roots, needed) = with_task(|t| (t.roots.clone(), t.needed.clone()))?;
-    let Numbered { mut graph, index, .. } = number(&roots);
-    let places: Vec<At<'_>> = graph.iter().map(|v| v.at).collect();
-    let (mut ready, mut out) = (BinaryHeap::new(), Vec::new());
-    let mut arrive = |e: &Edge, ready: &mut BinaryHeap<(u64, u32)>| {
-        let Some(at) = vertex_of(e) else { return };
-        let v = index[&at.address()];
-        graph[v as usize].waits -= 1;
-        if graph[v as usize].waits == 0 {
-            ready.push((priority(&at), v));
+    let (edges, needed) = with_task(|t| (t.roots.clone(), t.needed.clone()))?;
+    let Numbered { mut graph, targets, roots, .. } = number(&edges, &[]);
+    let (mut ready, mut out) = (Ready::default(), Vec::new());
+    let arrive = |v: u32, graph: &mut Vec<Vertex<'_>>, ready: &mut Ready| {
+        if v != NOWHERE {
+            let vertex = &mut graph[v as usize];
+            vertex.waits -= 1;
+            if vertex.waits == 0 {
+                ready.push((priority(&vertex.at), v));
+            }
         }
     };
-    roots.iter().for_each(|e| arrive(e, &mut ready));
-    while let Some((_, v)) = ready.pop() {
-        let at = places[v as usize];
-        if needed.as_ref().is_some_and(|n| !n.contains(&at.address())) {
+    roots.iter().for_each(|&v| arrive(v, &mut graph, &mut ready));
+    while let Some(v) = ready.pop() {
+        let Vertex { at, address, first, .. } = graph[v as usize];
+        if needed.as_ref().is_some_and(|n| !n.contains(&address)) {
             continue;
         }
         match at {
             At::Leaf(h) => out.push(accumulate_node(h)),
             At::Node(n) => {
                 out.push(n.clone());
-                n.inputs.iter().for_each(|i| arrive(&i.edge, &mut ready));
+                targets[first as usize..][..n.inputs.len()].iter().for_each(|&v| arrive(v, &mut graph, &mut ready));
             }
         }
     }
     Some(out)
 }
-/// Marks what leads to the inputs, and what is asked of whom. Returns the addresses of what will run.
+/// A gradient that is asked for: of output `nr` of vertex `v`, for input `i` of the call.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Asked {
+    v: u32,
+    i: u32,
+    nr: u32,
+}
+/// Marks what leads to the inputs, and what is asked of whom. Returns the addresses of what will run. `at`: the vertices of the inputs.
 fn mark(
     graph: &mut [Vertex<'_>],
     targets: &[u32],
     order: &[u32],
-    index: &FxHashMap<usize, u32>,
     inputs: &[Edge],
+    at: &[u32],
     accumulate: bool,
+    wanted: &mut Vec<Asked>,
 ) -> FxHashSet<usize> {
     graph.iter_mut().for_each(|v| v.needed = false);
-    for (i, e) in inputs.iter().enumerate() {
-        let Some(&v) = vertex_of(e).and_then(|at| index.get(&at.address())) else { continue };
+    for (i, (e, &v)) in inputs.iter().zip(at).enumerate() {
+        if v == NOWHERE {
+            continue;
+        }
         let vertex = &mut graph[v as usize];
-        match e {
+        if accumulate && matches!(e, Edge::Leaf(_)) {
             // backward(inputs=): a leaf accumulates, another tensor keeps its gradient as `retain_grad` does
-            Edge::Leaf(_) if accumulate => vertex.needed = true,
-            Edge::Node(_, nr) => vertex.wanted.push((*nr, i as u32)),
-            _ => vertex.wanted.push((0, i as u32)),
+            vertex.needed = true;
+        } else {
+            vertex.wanted = true;
+            wanted.push(Asked { v, i: i as u32, nr: output_of(e) });
         }
     }
+    wanted.sort_unstable();
     for &v in order {
         let vertex = &graph[v as usize];
         let leads = match vertex.at {
@@ -294,14 +383,14 @@ fn mark(
         };
         graph[v as usize].needed = leads;
     }
-    graph.iter().filter(|v| v.asked()).map(|v| v.at.address()).collect()
+    graph.iter().filter(|v| v.asked()).map(|v| v.address).collect()
 }
 /// A call that frees its graph frees the side paths that it did not run, where nobody else can run them either: each owner of such a
 /// node is an edge of a node whose values are gone. Where somebody can, what policies hold besides a living tensor goes.
-fn free_rest(graph: &[Vertex<'_>], order: &[u32], index: &FxHashMap<usize, u32>) {
+fn free_rest(graph: &[Vertex<'_>], targets: &[u32], order: &[u32]) {
     let mut from_gone = vec![0usize; graph.len()];
     for &v in order.iter().rev() {
-        let At::Node(n) = graph[v as usize].at else { continue };
+        let Vertex { at: At::Node(n), first, .. } = graph[v as usize] else { continue };
         let orphan = Arc::strong_count(n) == from_gone[v as usize];
         if orphan {
             n.release();
@@ -310,22 +399,11 @@ fn free_rest(graph: &[Vertex<'_>], order: &[u32], index: &FxHashMap<usize, u32>)
             drop(gone);
         }
         if orphan || n.is_freed() {
-            for at in n.inputs.iter().filter_map(|i| vertex_of(&i.edge)) {
-                from_gone[index[&at.address()] as usize] += 1;
+            for &to in targets[first as usize..][..n.inputs.len()].iter().filter(|&&to| to != NOWHERE) {
+                from_gone[to as usize] += 1;
             }
         }
     }
-}
-fn deliver(v: &mut Vertex<'_>, nr: u32, g: Tensor) -> Result<()> {
-    let nr = nr as usize;
-    if v.grads.len() <= nr {
-        v.grads.resize(nr + 1, None);
-    }
-    v.grads[nr] = Some(match v.grads[nr].take() {
-        None => g,
-        Some(old) => sum(old, &g)?,
-    });
-    Ok(())
 }
 /// Is this the only holder of the tensor and its bytes, so that they may be written?
 fn owned_alone(t: &Tensor) -> bool {
@@ -335,59 +413,103 @@ fn owned_alone(t: &Tensor) -> bool {
 }
 /// The sum of two gradients, into the first one's memory where nobody else sees it.
 fn sum(old: Tensor, g: &Tensor) -> Result<Tensor> {
-    if !mode::grad_enabled() && !mode::dispatching() && owned_alone(&old) {
-        let (to, add) = (old.array(), g.array());
-        if to.shape == add.shape && to.dtype == add.dtype {
-            let r = pointwise::run(Out(Some(&to)), "add", &table::Add {}, [&to, &add])?;
-            if r.same_elements(&to) {
-                return Ok(old);
+    let now = mode::now();
+    if !now.grad_enabled() && !now.dispatching() {
+        if added(&old, g) {
+            return Ok(old);
+        }
+        if owned_alone(&old) {
+            let (to, add) = (old.array(), g.array());
+            if to.shape == add.shape && to.dtype == add.dtype {
+                let r = pointwise::run(Out(Some(&to)), "add", &table::Add {}, [&to, &add])?;
+                if r.same_elements(&to) {
+                    return Ok(old);
+                }
+                return Ok(Tensor::new(r));
             }
-            return Ok(Tensor::new(r));
         }
     }
     ops::add(&old, g, Scalar::Int(1))
+}
+/// Adds a few elements in place, if `old` is owned alone and both lie alike.
+fn added(old: &Tensor, g: &Tensor) -> bool {
+    let (Some(to), Some(add)) = (old.try_own(), g.try_lend()) else { return false };
+    pointwise::within(&to, &table::Add {}, [&to, &add])
 }
 
 struct Walk<'a, 'r> {
     graph: Vec<Vertex<'a>>,
     targets: Vec<u32>,
-    ready: BinaryHeap<(u64, u32)>,
+    /// The gradients that have come, for the outputs of each vertex in turn.
+    grads: Vec<Option<Tensor>>,
+    ready: Ready,
+    /// The task's.
+    node: Rc<Cell<Option<Arc<Node>>>>,
     keep: bool,
     create: bool,
+    /// See `Cx`; a hook on a node sees its gradients after the formula.
+    spare: bool,
     accumulate: bool,
+    /// Sorted.
+    wanted: Vec<Asked>,
     keepers: &'r [(u32, Tensor)],
     results: &'r mut Vec<Option<Tensor>>,
 }
 /// How many vertices run between two looks for Ctrl-C.
 const BETWEEN_INTERRUPTS: u32 = 256;
+/// Gradients of so many inputs are found in a list on the stack.
+const FEW: usize = 4;
 
 impl Walk<'_, '_> {
     fn run(&mut self) -> Result<()> {
         let mut steps = 0u32;
-        while let Some((_, v)) = self.ready.pop() {
+        while let Some(v) = self.ready.pop() {
             steps += 1;
             if steps.is_multiple_of(BETWEEN_INTERRUPTS)
                 && let Some(h) = host()
             {
                 h.interrupted()?;
             }
-            let vertex = &mut self.graph[v as usize];
-            let (at, needed, first) = (vertex.at, vertex.needed, vertex.first);
-            let grads = std::mem::take(&mut vertex.grads);
-            let wanted = std::mem::take(&mut vertex.wanted);
-            if !needed && wanted.is_empty() {
-                continue;
-            }
-            match at {
-                At::Leaf(h) => self.leaf(h.tensor(), grads.into_iter().next().flatten(), &wanted)?,
-                At::Node(n) => self.node(n, first as usize, grads, needed, &wanted)?,
+            match self.graph[v as usize].at {
+                At::Leaf(h) => self.leaf(v, h.tensor())?,
+                At::Node(n) => self.node(v, n)?,
             }
         }
         Ok(())
     }
-    fn leaf(&mut self, t: &Tensor, g: Option<Tensor>, wanted: &[(u32, u32)]) -> Result<()> {
-        let Some(mut g) = g else { return Ok(()) };
-        if wanted.is_empty() && self.accumulate && !t.has_extra() {
+    /// Adds to what has come to an output of a vertex.
+    #[inline]
+    fn deliver(&mut self, v: u32, nr: u32, g: Tensor) -> Result<()> {
+        let vertex = &self.graph[v as usize];
+        debug_assert!((nr as usize) < vertex.at.outputs(), "an edge leads to an output");
+        let at = &mut self.grads[vertex.out as usize + nr as usize];
+        *at = Some(match at.take() {
+            None => g,
+            Some(old) => sum(old, &g)?,
+        });
+        Ok(())
+    }
+    /// One edge into a vertex has nothing more to deliver.
+    #[inline]
+    fn arrived(&mut self, v: u32) {
+        let vertex = &mut self.graph[v as usize];
+        vertex.waits -= 1;
+        if vertex.waits == 0 {
+            self.ready.push((priority(&vertex.at), v));
+        }
+    }
+    /// What is asked of a vertex.
+    fn wanted(&self, v: u32) -> &[Asked] {
+        let from = self.wanted.partition_point(|a| a.v < v);
+        &self.wanted[from..][..self.wanted[from..].partition_point(|a| a.v == v)]
+    }
+    fn leaf(&mut self, v: u32, t: &Tensor) -> Result<()> {
+        let Vertex { out, needed, wanted, .. } = self.graph[v as usize];
+        let Some(mut g) = self.grads[out as usize].take() else { return Ok(()) };
+        if !needed && !wanted {
+            return Ok(());
+        }
+        if !wanted && self.accumulate && !t.has_extra() {
             return accumulate(t, g, self.create);
         }
         let hooks = t.look_extra(|e| (e.leaf_hooks.clone(), e.pre_hooks.clone(), e.node_hooks.clone(), e.after_hooks.clone()));
@@ -397,12 +519,11 @@ impl Walk<'_, '_> {
                 g = replaced(&g, new, "a hook on a leaf")?;
             }
         }
-        for (_, i) in wanted {
-            if !self.accumulate {
-                self.results[*i as usize] = Some(g.clone());
-            }
-        }
         if !self.accumulate {
+            for k in 0..self.wanted(v).len() {
+                let i = self.wanted(v)[k].i;
+                self.results[i as usize] = Some(g.clone());
+            }
             return Ok(());
         }
         let mut outs = vec![Some(g)];
@@ -424,118 +545,134 @@ impl Walk<'_, '_> {
         }
         Ok(())
     }
-    fn node(
-        &mut self,
-        n: &Arc<Node>,
-        first: usize,
-        mut grads: SmallVec<[Option<Tensor>; 1]>,
-        needed: bool,
-        wanted: &[(u32, u32)],
-    ) -> Result<()> {
-        if grads.len() < n.outputs() {
-            grads.resize(n.outputs(), None);
-        }
-        if n.is_hooked() {
-            self.before(n, &mut grads)?;
-        }
-        for (nr, i) in wanted {
-            if let Some(g) = &grads[*nr as usize] {
-                if self.accumulate {
-                    for (_, t) in self.keepers.iter().filter(|(at, _)| at == i) {
-                        retain_grad(t, g, self.create)?;
-                    }
-                } else {
-                    self.results[*i as usize] = Some(g.clone());
-                }
-            }
-        }
-        if !needed {
+    fn node(&mut self, v: u32, n: &Arc<Node>) -> Result<()> {
+        let Vertex { first, out, needed, wanted, .. } = self.graph[v as usize];
+        let (first, out) = (first as usize, out as usize);
+        let outputs = out..out + n.outputs();
+        if !needed && !wanted {
+            self.grads[outputs].fill(None);
             return Ok(());
         }
-        let mut outs: SmallVec<[Option<Tensor>; 3]> = SmallVec::new();
-        outs.resize(n.inputs.len(), None);
+        if n.is_hooked() {
+            before(n, &mut self.grads[outputs.clone()], self.create)?;
+        }
+        if wanted {
+            self.give(v, out)?;
+        }
+        if !needed {
+            self.grads[outputs].fill(None);
+            return Ok(());
+        }
+        let inputs = &n.inputs[..];
+        let (mut few, mut many): ([Option<Tensor>; FEW], Vec<Option<Tensor>>) = (Default::default(), Vec::new());
+        let outs = match few.get_mut(..inputs.len()) {
+            Some(outs) => outs,
+            None => {
+                many.resize(inputs.len(), None);
+                &mut many[..]
+            }
+        };
         let mut needs = 0u64;
-        for (i, &to) in self.targets[first..][..n.inputs.len()].iter().enumerate().take(64) {
+        for (i, &to) in self.targets[first..][..inputs.len()].iter().enumerate().take(64) {
             let wants = to != NOWHERE && self.graph[to as usize].asked();
             needs |= (wants as u64) << i;
         }
-        if n.op.takes_undefined() || grads.iter().any(Option::is_some) {
+        let grads = &mut self.grads[outputs];
+        if grads.iter().any(Option::is_some) || n.op.takes_undefined() {
             if n.is_freed() {
                 return Err(n.freed_error());
             }
-            self.call(n, &grads, needs, &mut outs)?;
+            self.node.set(Some(n.clone()));
+            let result = n.op.backward(grads, &Cx { node: n, needs, keep: self.keep, spare: self.spare }, outs);
+            drop(self.node.take());
+            if result.is_err() || mode::anomaly() || n.is_hooked() {
+                after(n, result, grads, outs)?;
+            }
         }
         if !self.keep {
             n.release();
         }
-        drop(grads);
-        for (i, (input, g)) in n.inputs.iter().zip(outs.iter_mut()).enumerate() {
+        // Dropped in place: user code that a drop may run has no way to this walk.
+        for g in grads {
+            *g = None;
+        }
+        for (i, (input, g)) in inputs.iter().zip(outs).enumerate() {
             let v = self.targets[first + i];
             if v == NOWHERE {
                 continue;
             }
             if let Some(g) = g.take() {
                 let g = fit(n, i, g)?;
-                let nr = if let Edge::Node(_, nr) = &input.edge { *nr } else { 0 };
-                deliver(&mut self.graph[v as usize], nr, g)?;
+                self.deliver(v, output_of(&input.edge), g)?;
             }
-            let vertex = &mut self.graph[v as usize];
-            vertex.waits -= 1;
-            if vertex.waits == 0 {
-                self.ready.push((priority(&vertex.at), v));
-            }
+            self.arrived(v);
         }
         Ok(())
     }
-    fn call(&mut self, n: &Arc<Node>, grads: &[Option<Tensor>], needs: u64, outs: &mut SmallVec<[Option<Tensor>; 3]>) -> Result<()> {
-        let before = with_task(|t| t.node.replace(n.clone())).flatten();
-        let result = n.op.backward(grads, &Cx { node: n, needs, keep: self.keep }, outs);
-        let mine = with_task(|t| std::mem::replace(&mut t.node, before)).flatten();
-        drop(mine);
-        result.map_err(|e| explain(n, e))?;
-        if mode::anomaly() {
-            check_nan(n, outs)?;
-        }
-        if n.is_hooked() {
-            let post = n.with_hooks(|h| h.post.iter().map(|(_, h)| h.clone()).collect::<Vec<_>>());
-            let shown: SmallVec<[usize; 4]> = (0..outs.len()).filter(|&i| n.shows(i)).collect();
-            for h in post {
-                let given: SmallVec<[Option<Tensor>; 4]> = shown.iter().map(|&i| outs[i].clone()).collect();
-                if let Some(new) = h.call(&given, grads)? {
-                    if new.len() != shown.len() {
-                        bail!(Runtime, "a hook on {} returned {} gradients, but it has {} inputs", n.name(), new.len(), shown.len());
-                    }
-                    shown.iter().zip(new).for_each(|(&i, g)| outs[i] = g);
+    /// Gives what is asked of a node whose gradients begin at `out`.
+    #[cold]
+    fn give(&mut self, v: u32, out: usize) -> Result<()> {
+        for k in 0..self.wanted(v).len() {
+            let Asked { i, nr, .. } = self.wanted(v)[k];
+            let Some(g) = self.grads[out + nr as usize].clone() else { continue };
+            if self.accumulate {
+                for (_, t) in self.keepers.iter().filter(|(at, _)| *at == i) {
+                    retain_grad(t, &g, self.create)?;
                 }
+            } else {
+                self.results[i as usize] = Some(g);
             }
         }
         Ok(())
     }
-    /// Hooks on the gradients of a node's outputs: those of tensors, then those that keep it, then those of the node.
-    fn before(&mut self, n: &Arc<Node>, grads: &mut SmallVec<[Option<Tensor>; 1]>) -> Result<()> {
-        let (on_grad, retain, pre) = n.with_hooks(|h| (h.tensor.clone(), h.retain.clone(), h.pre.clone()));
-        for (_, nr, h) in on_grad {
-            if let Some(g) = grads[nr as usize].clone()
-                && let Some(new) = h.call(&g)?
-            {
-                grads[nr as usize] = Some(replaced(&g, new, "a hook on a tensor")?);
-            }
+}
+/// Hooks on the gradients of a node's outputs: those of tensors, then those that keep it, then those of the node.
+#[cold]
+fn before(n: &Arc<Node>, grads: &mut [Option<Tensor>], create: bool) -> Result<()> {
+    let (on_grad, retain, pre) = n.with_hooks(|h| (h.tensor.clone(), h.retain.clone(), h.pre.clone()));
+    for (_, nr, h) in on_grad {
+        if let Some(g) = grads[nr as usize].clone()
+            && let Some(new) = h.call(&g)?
+        {
+            grads[nr as usize] = Some(replaced(&g, new, "a hook on a tensor")?);
         }
-        for (nr, t) in retain {
-            if let (Some(t), Some(g)) = (t.upgrade(), grads[nr as usize].clone()) {
-                retain_grad(&t, &g, self.create)?;
-            }
+    }
+    for (nr, t) in retain {
+        if let (Some(t), Some(g)) = (t.upgrade(), grads[nr as usize].clone()) {
+            retain_grad(&t, &g, create)?;
         }
-        for (_, h) in pre {
-            if let Some(new) = h.call(grads)? {
-                if new.len() != grads.len() {
-                    bail!(Runtime, "a prehook on {} returned {} gradients, but it has {} outputs", n.name(), new.len(), grads.len());
+    }
+    for (_, h) in pre {
+        if let Some(new) = h.call(grads)? {
+            if new.len() != grads.len() {
+                bail!(Runtime, "a prehook on {} returned {} gradients, but it has {} outputs", n.name(), new.len(), grads.len());
+            }
+            grads.iter_mut().zip(new).for_each(|(g, new)| *g = new);
+        }
+    }
+    Ok(())
+}
+/// What is done once a formula has run, where there is more to do than to go on: its error, anomaly mode, hooks of the node.
+#[cold]
+fn after(n: &Arc<Node>, result: Result<()>, grads: &[Option<Tensor>], outs: &mut [Option<Tensor>]) -> Result<()> {
+    result.map_err(|e| explain(n, e))?;
+    if mode::anomaly() {
+        check_nan(n, outs)?;
+    }
+    if n.is_hooked() {
+        let post = n.with_hooks(|h| h.post.iter().map(|(_, h)| h.clone()).collect::<Vec<_>>());
+        let shown: SmallVec<[usize; 4]> = (0..outs.len()).filter(|&i| n.shows(i)).collect();
+        for h in post {
+            let given: SmallVec<[Option<Tensor>; 4]> = shown.iter().map(|&i| outs[i].clone()).collect();
+            if let Some(new) = h.call(&given, grads)? {
+                if new.len() != shown.len() {
+                    bail!(Runtime, "a hook on {} returned {} gradients, but it has {} inputs", n.name(), new.len(), shown.len());
                 }
-                *grads = new.into();
+                shown.iter().zip(new).for_each(|(&i, g)| outs[i] = g);
             }
         }
-        Ok(())
     }
+    Ok(())
 }
 /// `.grad` of a tensor that is no leaf: set anew or added to, as `retain_grad` promises.
 fn retain_grad(t: &Tensor, g: &Tensor, create: bool) -> Result<()> {
@@ -557,12 +694,14 @@ fn replaced(old: &Tensor, new: Tensor, who: &str) -> Result<Tensor> {
     Ok(new)
 }
 /// A gradient as the input looks: summed over what was repeated, in the input's dtype.
+#[inline]
 fn fit(n: &Arc<Node>, i: usize, g: Tensor) -> Result<Tensor> {
     let want: &Meta = n.meta(i);
+    if g.look(|a| a.shape == want.shape && a.dtype == want.dtype) { Ok(g) } else { refit(n, i, g) }
+}
+fn refit(n: &Arc<Node>, i: usize, g: Tensor) -> Result<Tensor> {
+    let want: &Meta = n.meta(i);
     let (shape, dtype) = g.look(|a| (a.shape, a.dtype));
-    if shape == want.shape && dtype == want.dtype {
-        return Ok(g);
-    }
     let g = if shape == want.shape {
         g
     } else {
@@ -662,10 +801,14 @@ pub fn will_run(n: &Arc<Node>) -> Option<bool> {
 }
 /// As `will_run`, for a node or a leaf known by its address.
 pub fn will_run_at(at: usize) -> Option<bool> {
-    with_task(|t| match &t.needed {
-        Some(s) => s.contains(&at),
-        None => t.graph.contains_key(&at),
-    })
+    let (edges, known) = with_task(|t| (t.roots.clone(), t.needed.clone().or_else(|| t.graph.clone())))?;
+    if let Some(all) = known {
+        return Some(all.contains(&at));
+    }
+    let all: FxHashSet<usize> = number(&edges, &[]).graph.iter().map(|v| v.address).collect();
+    let will = all.contains(&at);
+    with_task(|t| t.graph = Some(Rc::new(all)));
+    Some(will)
 }
 
 /// The node that stands for accumulation into a leaf: made when somebody asks, one per leaf for as long as it is held.

@@ -160,6 +160,32 @@ pub fn is_contiguous(shape: &[usize], strides: &[usize]) -> bool {
     }
     true
 }
+/// How many elements a row-major layout has, and whether its strides are those of its shape: where a length is 1 they may be anything.
+/// None also for an empty one.
+#[inline(always)]
+pub fn row_major(shape: &Dims, strides: &Dims) -> Option<(usize, bool)> {
+    let (mut step, mut plain) = (1, true);
+    match (shape, strides) {
+        (Dims::Short { len, d }, Dims::Short { d: s, .. }) => {
+            let mut i = *len as usize & 7;
+            while i > 0 && i <= 4 {
+                i -= 1;
+                if d[i] == 1 {
+                    plain = false;
+                } else if s[i] != step {
+                    return None;
+                }
+                step *= d[i];
+            }
+        }
+        _ if is_contiguous(shape, strides) => {
+            step = shape.numel();
+            plain = !shape.contains(&1);
+        }
+        _ => return None,
+    }
+    (step != 0).then_some((step, plain))
+}
 /// Whether the elements fill a span of memory without gap or overlap, in some order of the axes.
 pub fn is_dense(shape: &[usize], strides: &[usize]) -> bool {
     if shape.contains(&0) || is_contiguous(shape, strides) {

@@ -4,9 +4,10 @@
 //! Invariant: the bytes stay at one address for the storage's life. They are lent as typed slices by `array` alone, for the length of
 //! one kernel call; callers are serialised (the tape runs attached to the interpreter, kernels call no Python).
 #![allow(unsafe_code)]
-use crate::alloc::{Block, Category, count, count_storage};
+use crate::alloc::{Block, Category, Place, count, count_storage};
 use crate::error::Result;
 use smallvec::SmallVec;
+use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use std::sync::{Arc, Mutex, Weak};
@@ -47,7 +48,8 @@ pub fn take_note(notes: &mut Notes, who: usize, key: u32) -> Option<Note> {
 }
 
 enum Bytes {
-    Ours(Block),
+    /// Taken out when the storage goes.
+    Ours(ManuallyDrop<Block>),
     Theirs(Box<dyn Foreign>),
 }
 pub struct Storage {
@@ -68,17 +70,18 @@ pub struct Storage {
 }
 impl Storage {
     #[inline]
-    pub fn new(size: usize, born: u32) -> Result<Arc<Storage>> {
-        Ok(Self::make(Bytes::Ours(Block::of_storage(size)?), size, born))
+    pub fn new(size: usize) -> Result<Arc<Storage>> {
+        let (block, born) = Block::of_storage(size)?;
+        Ok(Self::make(Bytes::Ours(ManuallyDrop::new(block)), size, born))
     }
     pub fn foreign(f: Box<dyn Foreign>, born: u32) -> Arc<Storage> {
         let size = f.bytes();
         count_storage(size as i64, 1);
         Self::make(Bytes::Theirs(f), size, born)
     }
-    #[inline]
+    #[inline(always)]
     fn make(bytes: Bytes, size: usize, born: u32) -> Arc<Storage> {
-        Arc::new(Storage {
+        Place::new().fill(Storage {
             bytes,
             size,
             version: AtomicU64::new(0),
@@ -182,6 +185,10 @@ impl Storage {
 impl Drop for Storage {
     #[inline]
     fn drop(&mut self) {
-        count_storage(-(self.size as i64), -1);
+        match &mut self.bytes {
+            // SAFETY: this is the end of the storage, nobody looks at the block again.
+            Bytes::Ours(b) => unsafe { ManuallyDrop::take(b) }.retire(self.size),
+            Bytes::Theirs(_) => count_storage(-(self.size as i64), -1),
+        }
     }
 }

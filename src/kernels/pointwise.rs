@@ -18,7 +18,7 @@ use super::nest::{Form, Nest, Place};
 use super::simd::simd;
 use super::table::{self, Kernel};
 use crate::alloc::Scratch;
-use crate::array::{Array, Fresh};
+use crate::array::{Array, Elements};
 use crate::dtype::{Cast, Compute as Kind, DType, Element, Scalar, for_dtype, promote};
 use crate::error::{Error, Result, bail};
 use crate::layout::{self, Dims, broadcast, expand};
@@ -37,13 +37,24 @@ const STREAM_PIECE: usize = 2048;
 /// Computes in the promoted type, or the default float where the kernel knows no integers. Uses `out` if it has the result's shape, can
 /// take its type, and overlaps no operand but itself; else the result is fresh, with its axes ordered in memory as the operands' are.
 pub fn run<const N: usize>(out: Out<'_>, op: &'static str, k: &dyn Kernel<N>, x: [&Array; N]) -> Result<Array> {
-    match plain(out, k, x) {
-        Some(done) => done,
-        None => {
-            let dtype = promoted(k, &x);
-            into(out, op, dtype, dtype, k, x)
+    if let Some((n, plain)) = alike(k, &x) {
+        match out.0 {
+            None => return fresh(n, plain, k, x),
+            Some(o) if brief_into(n, o, k, x) => return Ok(o.clone()),
+            Some(_) => {}
         }
     }
+    promoting(out, op, k, x)
+}
+/// Apart from `run`, for `into`'s frame is large.
+#[inline(never)]
+fn promoting<const N: usize>(out: Out<'_>, op: &'static str, k: &dyn Kernel<N>, x: [&Array; N]) -> Result<Array> {
+    let dtype = promoted(k, &x);
+    into(out, op, dtype, dtype, k, x)
+}
+/// As `run` into `to`, where that is a few elements that lie as the operands do: false, and nothing is done, where they do not.
+pub fn within<const N: usize>(to: &Array, k: &dyn Kernel<N>, x: [&Array; N]) -> bool {
+    alike(k, &x).is_some_and(|(n, _)| brief_into(n, to, k, x))
 }
 /// As `run`, with the type of the result given.
 pub fn run_to<const N: usize>(out: Out<'_>, op: &'static str, dtype: DType, k: &dyn Kernel<N>, x: [&Array; N]) -> Result<Array> {
@@ -220,41 +231,62 @@ fn into<const N: usize>(out: Out<'_>, op: &'static str, compute: DType, dtype: D
     }
     Ok(to)
 }
-/// The shortest way, where it is open: row-major operands of one shape, all float32 or all float64. Apart from `into`, whose frame is large.
-#[inline(never)]
-fn plain<const N: usize>(out: Out<'_>, k: &dyn Kernel<N>, x: [&Array; N]) -> Option<Result<Array>> {
+/// Are the operands row-major, of one shape, all float32 or all float64, and not too many for the caches? Then the number of elements, and
+/// whether the strides are those of a fresh array (where a length is 1 they may be anything).
+#[inline(always)]
+fn alike<const N: usize>(k: &dyn Kernel<N>, x: &[&Array; N]) -> Option<(usize, bool)> {
     let first = x[0];
-    let dtype = first.dtype;
-    let like = |a: &Array| a.dtype == dtype && !a.number && a.shape == first.shape && a.strides == first.strides;
-    if !matches!(dtype, DType::Float32 | DType::Float64) || first.number || !k.has_floats() || !x[1..].iter().all(|a| like(a)) {
+    if !matches!(first.dtype, DType::Float32 | DType::Float64) || first.number {
         return None;
     }
-    let n = first.numel();
-    if n == 0 || n * dtype.size() >= STREAM || !first.is_contiguous() {
-        return None;
-    }
-    if let Some(o) = out.0 {
-        if n > BRIEF || !like(o) || !x.iter().all(|a| !a.shares(o) || a.offset == o.offset) {
+    for a in &x[1..] {
+        if !lies_like(a, first) || a.number {
             return None;
         }
-        let call = Call { to: o, n, k, x, lies: [Lie::Flat; N] };
-        if dtype == DType::Float32 {
-            call.brief::<f32>()
+    }
+    let (n, plain) = layout::row_major(&first.shape, &first.strides)?;
+    (n * first.dtype.size() < STREAM && k.has_floats()).then_some((n, plain))
+}
+#[inline(always)]
+fn lies_like(a: &Array, b: &Array) -> bool {
+    a.dtype == b.dtype && a.shape == b.shape && a.strides == b.strides
+}
+#[inline(always)]
+fn slices<T: Element, const N: usize>(n: usize, x: [&Array; N]) -> [&[T]; N] {
+    let mut s: [&[T]; N] = [&[]; N];
+    for i in 0..N {
+        s[i] = x[i].read(x[i].offset, n);
+    }
+    s
+}
+/// The shortest way, for operands that are `alike`.
+#[inline(always)]
+fn fresh<const N: usize>(n: usize, plain: bool, k: &dyn Kernel<N>, x: [&Array; N]) -> Result<Array> {
+    x[0].fresh_like(n, plain, |o| match o {
+        Elements::F32(o) => k.f32(slices(n, x), o),
+        Elements::F64(o) => k.f64(slices(n, x), o),
+    })
+}
+/// A few elements of operands that are `alike`, by way of the stack into an array that may be one of them.
+#[inline(always)]
+fn brief_into<const N: usize>(n: usize, to: &Array, k: &dyn Kernel<N>, x: [&Array; N]) -> bool {
+    let first = std::ptr::eq(to, x[0]);
+    if n > BRIEF || !(first || lies_like(to, x[0])) || !x[first as usize..].iter().all(|a| !a.shares(to) || a.offset == to.offset) {
+        return false;
+    }
+    // SAFETY: nothing is lent when the results are written, they are on the stack.
+    unsafe {
+        if to.dtype == DType::Float32 {
+            let mut o = [0f32; BRIEF];
+            k.f32(slices(n, x), &mut o[..n]);
+            to.write(to.offset, n).copy_from_slice(&o[..n]);
         } else {
-            call.brief::<f64>()
+            let mut o = [0f64; BRIEF];
+            k.f64(slices(n, x), &mut o[..n]);
+            to.write(to.offset, n).copy_from_slice(&o[..n]);
         }
-        return Some(Ok(o.clone()));
     }
-    let mut to = match Fresh::like(first) {
-        Ok(to) => to,
-        Err(e) => return Some(Err(e)),
-    };
-    if dtype == DType::Float32 {
-        k.f32(x.map(|a| a.read(a.offset, n)), to.slice_mut());
-    } else {
-        k.f64(x.map(|a| a.read(a.offset, n)), to.slice_mut());
-    }
-    Some(Ok(to.done()))
+    true
 }
 /// Strides of a fresh result: axes in the order in which the operands have them in memory, torch's rule. The first operand in which two
 /// axes differ decides; broadcast axes have no say.

@@ -4,6 +4,7 @@ use super::*;
 use crate::error::bail;
 use crate::kernels::{Out, pointwise, table};
 use crate::ops::unary::{plus, times, zeros_of};
+use crate::tape::{Cx, mode::now};
 
 /// Operands of `-`: bools are refused, as in torch.
 fn no_bools(op: &str, x: [&Array; 2]) -> Result<()> {
@@ -99,9 +100,23 @@ op! {
     forward(out) pointwise::run(out, "mul", &table::Mul {}, [self_, other]);
     saves [self_, other];
     grad(g, cx) {
-        self_ uses [other] => mul(g, other),
-        other uses [self_] => mul(g, self_),
+        self_ uses [other] => times_last(g, other, cx, !cx.needs(1)),
+        other uses [self_] => times_last(g, self_, cx, true),
     }
+}
+/// `g * by`; into the memory of `g` if that is few elements which nobody else holds, and this is the last formula to read it.
+fn times_last(g: &Tensor, by: &Tensor, cx: &Cx<'_>, last: bool) -> Result<Tensor> {
+    if last && cx.spare && !cx.node.is_hooked() {
+        let now = now();
+        if !now.grad_enabled()
+            && !now.dispatching()
+            && let (Some(to), Some(x)) = (g.try_own(), by.try_lend())
+            && pointwise::within(&to, &table::Mul {}, [&to, &x])
+        {
+            return Ok(g.clone());
+        }
+    }
+    mul(g, by)
 }
 op! {
     /// Elementwise quotient, with broadcasting; integers give floats.

@@ -243,7 +243,7 @@ impl Backward for CopySlices {
         let part = contiguous(&part, None)?;
         let mut outs: SmallVec<[Option<Tensor>; 3]> = SmallVec::new();
         outs.resize(self.inner.inputs.len(), None);
-        self.inner.op.backward(&[Some(part)], &Cx { node: &self.inner, needs: cx.needs, keep: cx.keep }, &mut outs)?;
+        self.inner.op.backward(&[Some(part)], &Cx { node: &self.inner, needs: cx.needs, keep: cx.keep, spare: false }, &mut outs)?;
         if cx.needs(0) {
             let part = match outs[0].take() {
                 Some(p) => expand(&p, size.clone())?,

@@ -42,13 +42,9 @@ pub fn current() -> Option<(usize, i32)> {
 }
 /// Gives back the reference that `current` gave.
 pub fn gone(code: usize) {
-    // SAFETY: both may be asked at any time, also when the interpreter is gone.
-    if unsafe { ffi::Py_IsInitialized() == 0 || ffi::PyGILState_Check() == 0 } {
-        return; // the thread or the process is ending: the object goes with the interpreter
-    }
-    let py = attached();
-    // SAFETY: `current` gave this address with a reference that nobody else gives back.
-    drop(unsafe { Bound::from_owned_ptr(py, code as *mut ffi::PyObject) });
+    // SAFETY: `current` gave this address with a reference that nobody else gives back. A `Py` may be dropped at any time: where this
+    // thread is not attached (it, or the process, is ending) pyo3 only notes the reference.
+    drop(unsafe { Bound::from_owned_ptr(attached(), code as *mut ffi::PyObject) }.unbind());
 }
 /// `file:line` of an instruction of a code object.
 pub fn text(code: usize, at: i32) -> String {

@@ -12,7 +12,7 @@ use crate::ops::{self};
 use crate::tape::node::Meta;
 use crate::tape::record::{Tracing, rebase};
 use crate::tape::saved::{NO_INPUT, Origin, SlotName, Slots, Value, save};
-use crate::tape::task::with_task;
+use crate::tape::task::current_node;
 use crate::tape::tensor::ViewKind;
 use crate::tape::{Backward, Cx, Edge, Info, Node, Tensor, mode};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
@@ -154,8 +154,7 @@ impl FunctionBase {
             Some(n) => {
                 let inner = self.told().inner;
                 let values = saved_list(py, &n, 0)?;
-                let differentiating =
-                    mode::grad_enabled() && with_task(|t| t.node.as_ref().is_some_and(|x| Arc::ptr_eq(x, &n))).unwrap_or(false);
+                let differentiating = mode::grad_enabled() && current_node().is_some_and(|x| Arc::ptr_eq(&x, &n));
                 if inner == 0 || !differentiating {
                     return Ok(values);
                 }

@@ -171,7 +171,7 @@ fn _current_graph_task_id() -> i64 {
 /// The node that is running, if a backward call is.
 #[pyfunction]
 fn _current_autograd_node(py: Python<'_>) -> PyResult<Option<Bound<'_, PyAny>>> {
-    engine::with_task(|t| t.node.clone()).flatten().map(|n| wrap_node(py, &n)).transpose()
+    engine::current_node().map(|n| wrap_node(py, &n)).transpose()
 }
 /// Will the running backward call run this node?
 #[pyfunction]

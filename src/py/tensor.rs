@@ -235,30 +235,13 @@ unsafe extern "C" fn construct(class: *mut ffi::PyTypeObject, args: *mut ffi::Py
 /// How many nodes one traversal looks into at most: a young collection must not walk a graph of a million nodes.
 pub const DESCENT: u32 = 256;
 /// Shows the collector what a tensor owns alone.
+#[inline]
 pub fn visit_tensor(t: &Tensor, visit: PyVisit<'_>, left: &mut u32) -> Result<(), PyTraverseError> {
-    let mut result = Ok(());
-    t.try_visit(&mut |v| {
-        if result.is_ok() {
-            result = visit_one(v, visit, left);
-        }
-    });
-    result
+    t.try_visit(|v| visit_one(v, visit, left))
 }
 pub fn visit_node(n: &Node, visit: PyVisit<'_>, left: &mut u32) -> Result<(), PyTraverseError> {
-    let mut result = Ok(());
-    n.visit(&mut |v| {
-        if result.is_ok() {
-            result = visit_one(v, visit, left);
-        }
-    });
-    if result.is_ok() {
-        n.op.visit(&mut |at| {
-            if result.is_ok() {
-                result = visit_address(at, visit);
-            }
-        });
-    }
-    result
+    n.try_visit(|v| visit_one(v, visit, left))?;
+    all_addresses(visit, |f| n.op.visit(f))
 }
 fn visit_address(at: usize, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
     // SAFETY: `visit` implementations give addresses of objects that they own a reference to; only its address is passed on.
@@ -268,65 +251,53 @@ fn visit_address(at: usize, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
     std::mem::forget(p);
     r
 }
-pub fn visit_one(v: Visit<'_>, visit: PyVisit<'_>, left: &mut u32) -> Result<(), PyTraverseError> {
-    let addresses = |result: &mut Result<(), PyTraverseError>, at: usize| {
-        if result.is_ok() {
-            *result = visit_address(at, visit);
-        }
-    };
+/// Visits the objects whose addresses `tell` gives.
+#[inline(always)]
+fn all_addresses(visit: PyVisit<'_>, tell: impl FnOnce(&mut dyn FnMut(usize))) -> Result<(), PyTraverseError> {
     let mut result = Ok(());
+    tell(&mut |at| {
+        if result.is_ok() {
+            result = visit_address(at, visit);
+        }
+    });
+    result
+}
+#[inline(always)]
+pub fn visit_one(v: Visit<'_>, visit: PyVisit<'_>, left: &mut u32) -> Result<(), PyTraverseError> {
     match v {
         Visit::Held(Held::Wrapped(w)) => visit.call(&w.0),
-        Visit::Held(Held::Core(t)) => {
-            if t.owners() == 1 && *left > 0 {
-                *left -= 1;
-                visit_tensor(t, visit, left)
-            } else {
-                Ok(())
-            }
+        Visit::Held(Held::Core(t)) if t.owners() == 1 && *left > 0 => visit_core(t, visit, left),
+        Visit::History(n) if n.owned_by_its_tensor() && *left > 0 => {
+            *left -= 1;
+            visit_node(n, visit, left)
         }
-        Visit::Node(n) | Visit::History(n) => {
-            let alone = if matches!(v, Visit::History(_)) { n.owned_by_its_tensor() } else { Arc::strong_count(n) == 1 };
-            if alone && *left > 0 {
-                *left -= 1;
-                visit_node(n, visit, left)
-            } else {
-                Ok(())
-            }
+        Visit::Node(n) if Arc::strong_count(n) == 1 && *left > 0 => {
+            *left -= 1;
+            visit_node(n, visit, left)
         }
-        Visit::Grad(h) => {
-            if Arc::strong_count(h) == 1 {
-                h.visit(&mut |at| addresses(&mut result, at));
-            }
-            result
-        }
-        Visit::Pre(h) => {
-            if Arc::strong_count(h) == 1 {
-                h.visit(&mut |at| addresses(&mut result, at));
-            }
-            result
-        }
-        Visit::Post(h) => {
-            if Arc::strong_count(h) == 1 {
-                h.visit(&mut |at| addresses(&mut result, at));
-            }
-            result
-        }
-        Visit::Notes(n) => {
-            if Arc::strong_count(n) == 1 {
-                n.visit(&mut |at| addresses(&mut result, at));
-            }
-            result
-        }
+        Visit::Held(_) | Visit::History(_) | Visit::Node(_) => Ok(()),
+        v => visit_rare(v, visit),
+    }
+}
+#[inline(never)]
+fn visit_core(t: &Tensor, visit: PyVisit<'_>, left: &mut u32) -> Result<(), PyTraverseError> {
+    *left -= 1;
+    visit_tensor(t, visit, left)
+}
+#[cold]
+fn visit_rare(v: Visit<'_>, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+    match v {
+        Visit::Grad(h) if Arc::strong_count(h) == 1 => all_addresses(visit, |f| h.visit(f)),
+        Visit::Pre(h) if Arc::strong_count(h) == 1 => all_addresses(visit, |f| h.visit(f)),
+        Visit::Post(h) if Arc::strong_count(h) == 1 => all_addresses(visit, |f| h.visit(f)),
+        Visit::Notes(n) if Arc::strong_count(n) == 1 => all_addresses(visit, |f| n.visit(f)),
         Visit::Slot(s) => {
             if let Some(k) = &s.keeper {
-                k.visit(&mut |at| addresses(&mut result, at));
+                all_addresses(visit, |f| k.visit(f))?;
             }
-            if result.is_ok() && Arc::strong_count(&s.by) == 1 {
-                s.by.visit(&mut |at| addresses(&mut result, at));
-            }
-            result
+            if Arc::strong_count(&s.by) == 1 { all_addresses(visit, |f| s.by.visit(f)) } else { Ok(()) }
         }
+        _ => Ok(()),
     }
 }
 #[pymethods]

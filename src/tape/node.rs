@@ -6,6 +6,7 @@ use super::record::Views;
 use super::saved::{SlotName, Slots, Value};
 use super::tensor::{Held, Tensor, Visit, WeakTensor};
 use super::{GradHook, grad_enabled};
+use crate::alloc::Place;
 use crate::array::Array;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, Result, bail};
@@ -307,6 +308,10 @@ pub struct Node {
     /// Edges into this node whose own node also keeps, in a slot, the tensor that owns it (see `owned_by_its_tensor`); `LEFT` once a
     /// tensor has gone over to another node.
     shadow: AtomicU32,
+    /// Its number in the walk that is numbering just now (see `engine`).
+    pub mark: AtomicU32,
+    /// Set once `Slots::freed` was, so that who finds it unset need not lock.
+    gone: AtomicBool,
     pub line: Option<Line>,
     /// The Python wrapper, borrowed.
     pub wrapper: AtomicPtr<()>,
@@ -327,42 +332,71 @@ fn shadowed<'a>(info: &Info, inputs: &'a [Input], values: &'a [Value]) -> impl I
 fn leads_on(inputs: &[Input]) -> bool {
     inputs.iter().any(|i| matches!(i.edge, Edge::Node(..)))
 }
-/// What a node leaves behind.
-type Remains = (SmallVec<[Input; 2]>, Slots, Option<Box<NodeHooks>>);
+/// What a node leaves behind besides its edges.
+type Remains = (SmallVec<[Value; 2]>, Option<Box<NodeHooks>>);
+/// What nodes leave behind whose drop lies inside another one's.
 struct Drops {
     busy: Cell<bool>,
-    list: RefCell<Vec<Remains>>,
+    nodes: RefCell<Vec<Arc<Node>>>,
+    rest: RefCell<Vec<Remains>>,
 }
-thread_local! { static DROPS: Drops = const { Drops { busy: Cell::new(false), list: RefCell::new(Vec::new()) } }; }
+thread_local! {
+    static DROPS: Drops =
+        const { Drops { busy: Cell::new(false), nodes: RefCell::new(Vec::new()), rest: RefCell::new(Vec::new()) } };
+}
 impl Drop for Node {
-    /// A chain of any length is taken apart in a loop (rule 5): inside a drop, what another node leaves is put on the thread's list.
+    /// A chain of any length is taken apart in a loop (rule 5): inside a drop, what leads on from another node is put on the thread's lists.
     fn drop(&mut self) {
         let slots = self.saved.get_mut().unwrap_or_else(|e| e.into_inner());
         let hooks = self.hooks.get_mut().unwrap_or_else(|e| e.into_inner());
-        if hooks.is_none() && !leads_on(&self.inputs) && slots.values.iter().all(Value::ends) {
+        let ends = hooks.is_none() && slots.values.iter().all(Value::ends);
+        if ends && !leads_on(&self.inputs) {
             return;
         }
-        shadowed(self.op.info(), &self.inputs, &slots.values).for_each(|n| n.unshadow());
-        let nested = DROPS.try_with(|q| q.busy.replace(true));
+        if !slots.values.is_empty() {
+            shadowed(self.op.info(), &self.inputs, &slots.values).for_each(|n| n.unshadow());
+        }
+        let nested = DROPS.try_with(|q| {
+            if !q.busy.replace(true) {
+                return false;
+            }
+            for i in &mut self.inputs {
+                if matches!(i.edge, Edge::Node(..))
+                    && let Edge::Node(n, _) = std::mem::take(&mut i.edge)
+                {
+                    q.nodes.borrow_mut().push(n);
+                }
+            }
+            if !ends {
+                q.rest.borrow_mut().push((std::mem::take(&mut slots.values), hooks.take()));
+            }
+            true
+        });
         if nested == Ok(true) {
-            let mine = (std::mem::take(&mut self.inputs), std::mem::take(slots), hooks.take());
-            DROPS.with(|q| q.list.borrow_mut().push(mine));
             return;
         }
         self.inputs.clear();
         slots.values.clear();
         drop(hooks.take());
         if nested.is_ok() {
-            while let Some(next) = DROPS.with(|q| q.list.borrow_mut().pop()) {
-                drop(next);
-            }
-            DROPS.with(|q| q.busy.set(false));
+            DROPS.with(|q| {
+                loop {
+                    let rest = q.rest.borrow_mut().pop();
+                    if let Some(rest) = rest {
+                        drop(rest);
+                        continue;
+                    }
+                    let Some(next) = q.nodes.borrow_mut().pop() else { break };
+                    drop(next);
+                }
+                q.busy.set(false);
+            });
         }
     }
 }
 
 impl Node {
-    #[inline]
+    #[inline(always)]
     pub fn new(
         seq: u64,
         op: Box<dyn Backward>,
@@ -376,7 +410,7 @@ impl Node {
                 n.shadow.fetch_add(1, Relaxed);
             }
         }
-        let node = Arc::new(Node {
+        let node = Place::new().fill(Node {
             seq: AtomicU64::new(seq),
             op,
             inputs,
@@ -386,6 +420,8 @@ impl Node {
             hooks: Mutex::new(None),
             hooked: AtomicBool::new(false),
             shadow: AtomicU32::new(0),
+            mark: AtomicU32::new(0),
+            gone: AtomicBool::new(false),
             line,
             wrapper: AtomicPtr::new(std::ptr::null_mut()),
         });
@@ -477,23 +513,28 @@ impl Node {
     }
     /// Lets go of every saved value, as backward does without `retain_graph`.
     pub fn release(&self) {
+        let inner = self.op.inner();
         let gone = {
             let mut s = self.slots();
             if s.freed {
                 return;
             }
-            s.freed = !s.values.is_empty() || self.op.inner().is_some();
+            s.freed = !s.values.is_empty() || inner.is_some();
+            if s.freed {
+                self.gone.store(true, Release);
+            }
             std::mem::take(&mut s.values)
         };
         shadowed(self.info(), &self.inputs, &gone).for_each(|n| n.unshadow());
         drop(gone);
-        if let Some(n) = self.op.inner() {
+        if let Some(n) = inner {
             n.release();
         }
         self.op.released();
     }
+    #[inline]
     pub fn is_freed(&self) -> bool {
-        self.slots().freed
+        self.gone.load(Acquire) && self.slots().freed
     }
     pub fn freed_error(&self) -> Box<Error> {
         Box::new(Error::Freed { node: self.name().into_owned() })
@@ -517,6 +558,25 @@ impl Node {
     }
     /// The value of a slot, unpacked; None where the slot was not filled. `history`: attach where its gradient goes.
     pub fn unpack(self: &Arc<Self>, slot: usize, history: bool) -> Result<Option<Tensor>> {
+        match self.kept(slot) {
+            Some(t) => Ok(Some(t)),
+            None => self.unpack_shared(slot, history),
+        }
+    }
+    /// The value of a slot if it is a tensor kept as it was: what `unpack` gives, for most slots in one look.
+    #[inline]
+    fn kept(&self, slot: usize) -> Option<Tensor> {
+        let s = self.slots();
+        match s.values.get(slot) {
+            Some(Value::Kept { held, version, .. }) if !s.freed => {
+                let t = held.tensor();
+                t.try_lend().is_some_and(|a| a.version() == *version).then(|| t.clone())
+            }
+            _ => None,
+        }
+    }
+    #[inline(never)]
+    fn unpack_shared(self: &Arc<Self>, slot: usize, history: bool) -> Result<Option<Tensor>> {
         let value = {
             let s = self.slots();
             if s.freed {
@@ -527,33 +587,56 @@ impl Node {
         };
         value.unpack(self, slot, history)
     }
-    /// Everything this node owns that the collector must see (rule 5).
-    pub fn visit(&self, f: &mut dyn FnMut(Visit<'_>)) {
+    /// Everything this node owns that the collector must see (rule 5), besides what `op` owns.
+    #[inline(always)]
+    pub fn try_visit<E>(&self, mut f: impl FnMut(Visit<'_>) -> std::result::Result<(), E>) -> std::result::Result<(), E> {
         for i in &self.inputs {
             match &i.edge {
-                Edge::Node(n, _) => f(Visit::Node(n)),
-                Edge::Leaf(h) => f(Visit::Held(h)),
+                Edge::Node(n, _) => f(Visit::Node(n))?,
+                Edge::Leaf(h) => f(Visit::Held(h))?,
                 Edge::None => {}
             }
         }
         if let Some(s) = self.try_slots() {
-            s.values.iter().for_each(|v| v.visit(f));
+            for v in &s.values {
+                match v {
+                    Value::Kept { held, .. } => f(Visit::Held(held))?,
+                    Value::Packed(_) => {
+                        let mut result = Ok(());
+                        v.visit(&mut |v| {
+                            if result.is_ok() {
+                                result = f(v);
+                            }
+                        });
+                        result?;
+                    }
+                    _ => {}
+                }
+            }
         }
-        if let Ok(h) = self.hooks.try_lock()
-            && let Some(h) = &*h
-        {
-            h.tensor.iter().for_each(|(_, _, h)| f(Visit::Grad(h)));
-            h.pre.iter().for_each(|(_, h)| f(Visit::Pre(h)));
-            h.post.iter().for_each(|(_, h)| f(Visit::Post(h)));
+        if self.is_hooked() {
+            self.visit_hooks(&mut f)?;
         }
-        if let Some(n) = self.op.inner() {
-            f(Visit::Node(n));
+        match self.op.inner() {
+            Some(n) => f(Visit::Node(n)),
+            None => Ok(()),
         }
+    }
+    #[cold]
+    fn visit_hooks<E>(&self, f: &mut impl FnMut(Visit<'_>) -> std::result::Result<(), E>) -> std::result::Result<(), E> {
+        let Ok(h) = self.hooks.try_lock() else { return Ok(()) };
+        let Some(h) = &*h else { return Ok(()) };
+        h.tensor.iter().try_for_each(|(_, _, h)| f(Visit::Grad(h)))?;
+        h.pre.iter().try_for_each(|(_, h)| f(Visit::Pre(h)))?;
+        h.post.iter().try_for_each(|(_, h)| f(Visit::Post(h)))
     }
     /// Takes out what may be part of a reference cycle, to be dropped by the caller (edges stay: they are immutable).
     pub fn clear(&self) -> impl Sized {
         let slots = self.try_slots().map(|mut s| {
             s.freed |= !s.values.is_empty();
+            if s.freed {
+                self.gone.store(true, Release);
+            }
             std::mem::take(&mut s.values)
         });
         if let Some(values) = &slots {
@@ -577,6 +660,8 @@ pub struct Cx<'a> {
     pub needs: u64,
     /// The values stay after this run.
     pub keep: bool,
+    /// The gradients given may be overwritten where nobody else holds them: they are not looked at again.
+    pub spare: bool,
 }
 impl Cx<'_> {
     #[inline]
@@ -589,13 +674,20 @@ impl Cx<'_> {
     pub fn dtype(&self, input: usize) -> DType {
         self.node.meta(input).dtype
     }
+    #[inline]
     pub fn saved(&self, slot: usize) -> Result<Tensor> {
-        match self.saved_opt(slot)? {
+        if let Some(t) = self.node.kept(slot) {
+            return Ok(t);
+        }
+        match self.node.unpack_shared(slot, grad_enabled())? {
             Some(t) => Ok(t),
             None => bail!(Runtime, "{}: the saved value {} was not kept", self.node.name(), self.node.slot_name(slot)),
         }
     }
     pub fn saved_opt(&self, slot: usize) -> Result<Option<Tensor>> {
-        self.node.unpack(slot, grad_enabled())
+        match self.node.kept(slot) {
+            Some(t) => Ok(Some(t)),
+            None => self.node.unpack_shared(slot, grad_enabled()),
+        }
     }
 }

@@ -71,6 +71,10 @@ impl Tracing {
         Tracing(TRACED.with(|t| t.replace(inputs)))
     }
 }
+/// Does a custom function compute on this thread?
+pub fn tracing() -> bool {
+    TRACING.get()
+}
 impl Drop for Tracing {
     fn drop(&mut self) {
         TRACING.set(!self.0.is_empty());

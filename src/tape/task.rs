@@ -13,13 +13,14 @@ use std::sync::{Arc, Weak};
 pub struct Task {
     pub id: u64,
     pub keep: bool,
-    pub node: Option<Arc<Node>>,
-    /// Addresses of what this call will run (None: everything in `graph`).
+    /// The node whose formula runs, shared with the walk, which sets it for each.
+    pub node: Rc<Cell<Option<Arc<Node>>>>,
+    /// Addresses of what this call will run (None: everything that is reachable).
     pub needed: Option<Rc<FxHashSet<usize>>>,
     /// Where it started.
     pub roots: Rc<Vec<Edge>>,
-    /// Addresses of what is reachable.
-    pub graph: Rc<FxHashMap<usize, u32>>,
+    /// Addresses of what is reachable, once somebody asked.
+    pub graph: Option<Rc<FxHashSet<usize>>>,
     pub callbacks: Vec<Box<dyn FnOnce() -> Result<()>>>,
     /// State of registrations for the length of this call, by registration.
     pub state: FxHashMap<u64, Box<dyn Any>>,
@@ -42,6 +43,13 @@ pub static NEXT_TASK: AtomicU64 = AtomicU64::new(0);
 /// Looks at the innermost running call. `f` may only look, push, take.
 pub fn with_task<R>(f: impl FnOnce(&mut Task) -> R) -> Option<R> {
     TASKS.with(|t| t.borrow_mut().last_mut().map(f))
+}
+/// The node whose formula the innermost call runs.
+pub fn current_node() -> Option<Arc<Node>> {
+    let at = with_task(|t| t.node.clone())?;
+    let n = at.take();
+    at.set(n.clone());
+    n
 }
 #[inline]
 pub fn current_task() -> Option<u64> {

@@ -8,13 +8,14 @@ use super::hooks::{GradHook, NodeHook, PreHook};
 use super::mode;
 use super::node::{Edge, Node, Notes};
 use super::saved;
+use crate::alloc::Place;
 use crate::array::Array;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, Result, bail};
 use crate::layout::Dims;
 use smallvec::SmallVec;
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering::*};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering::*};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 #[cfg(feature = "python")]
@@ -74,6 +75,8 @@ pub struct Impl {
     array: Mutex<Array>,
     flags: AtomicU8,
     state: Mutex<State>,
+    /// Its number in the walk that is numbering just now (see `engine`).
+    pub mark: AtomicU32,
     /// The Python wrapper, borrowed: the wrapper clears it when it dies.
     pub wrapper: AtomicPtr<()>,
 }
@@ -116,6 +119,16 @@ pub struct Extra {
     pub object: Option<Arc<dyn Notes>>,
     /// The AccumulateGrad node, made when somebody asks for it.
     pub accumulate: Option<Weak<Node>>,
+}
+
+impl Extra {
+    #[cold]
+    fn visit<E>(&self, f: &mut impl FnMut(Visit<'_>) -> std::result::Result<(), E>) -> std::result::Result<(), E> {
+        self.leaf_hooks.iter().chain(&self.after_hooks).try_for_each(|(_, h)| f(Visit::Grad(h)))?;
+        self.pre_hooks.iter().try_for_each(|(_, h)| f(Visit::Pre(h)))?;
+        self.node_hooks.iter().try_for_each(|(_, h)| f(Visit::Post(h)))?;
+        self.object.iter().try_for_each(|n| f(Visit::Notes(n)))
+    }
 }
 
 thread_local! { static DROPS: RefCell<Option<Vec<State>>> = const { RefCell::new(None) }; }
@@ -167,12 +180,13 @@ impl Tensor {
     pub fn new(array: Array) -> Tensor {
         Self::make(array, if mode::inference() { INFERENCE } else { 0 }, State::default())
     }
-    #[inline]
+    #[inline(always)]
     fn make(array: Array, flags: u8, state: State) -> Tensor {
-        Tensor(Arc::new(Impl {
+        Tensor(Place::new().fill(Impl {
             array: Mutex::new(array),
             flags: AtomicU8::new(flags),
             state: Mutex::new(state),
+            mark: AtomicU32::new(0),
             wrapper: AtomicPtr::new(std::ptr::null_mut()),
         }))
     }
@@ -243,6 +257,14 @@ impl Tensor {
     #[inline]
     pub fn try_lend(&self) -> Option<MutexGuard<'_, Array>> {
         self.0.array.try_lock().ok()
+    }
+    /// The array under its lock, if nobody else holds the tensor or its bytes, so that they may be written without anyone's knowing.
+    #[inline]
+    pub fn try_own(&self) -> Option<MutexGuard<'_, Array>> {
+        if self.owners() != 1 || self.is_view() {
+            return None;
+        }
+        self.try_lend().filter(|a| Arc::strong_count(a.storage()) == 1 && !a.storage().is_foreign() && !a.number)
     }
     /// Looks at the array without cloning it. `f` may only look: no call of an op, of Python, no drop of a tensor.
     #[inline]
@@ -554,29 +576,24 @@ impl Tensor {
         let version = a.version();
         Tensor::new(a.with_counter(version))
     }
-    /// What the collector may look at without waiting (rule 5); None if the lock is taken.
-    pub fn try_visit(&self, f: &mut dyn FnMut(Visit<'_>)) {
-        if let Ok(s) = self.0.state.try_lock() {
-            if let Edge::Node(n, _) = &s.edge {
-                f(Visit::History(n));
-            }
-            if let Edge::Leaf(h) = &s.edge {
-                f(Visit::Held(h));
-            }
-            if let Some(g) = &s.grad {
-                f(Visit::Held(g));
-            }
-            if let Some(v) = &s.view {
-                f(Visit::Held(&v.base));
-            }
-            if let Some(e) = &s.extra {
-                e.leaf_hooks.iter().chain(&e.after_hooks).for_each(|(_, h)| f(Visit::Grad(h)));
-                e.pre_hooks.iter().for_each(|(_, h)| f(Visit::Pre(h)));
-                e.node_hooks.iter().for_each(|(_, h)| f(Visit::Post(h)));
-                if let Some(n) = &e.object {
-                    f(Visit::Notes(n));
-                }
-            }
+    /// What the collector may look at without waiting (rule 5): nothing, if the lock is taken.
+    #[inline(always)]
+    pub fn try_visit<E>(&self, mut f: impl FnMut(Visit<'_>) -> std::result::Result<(), E>) -> std::result::Result<(), E> {
+        let Ok(s) = self.0.state.try_lock() else { return Ok(()) };
+        match &s.edge {
+            Edge::Node(n, _) => f(Visit::History(n))?,
+            Edge::Leaf(h) => f(Visit::Held(h))?,
+            Edge::None => {}
+        }
+        if let Some(g) = &s.grad {
+            f(Visit::Held(g))?;
+        }
+        if let Some(v) = &s.view {
+            f(Visit::Held(&v.base))?;
+        }
+        match &s.extra {
+            Some(e) => e.visit(&mut f),
+            None => Ok(()),
         }
     }
     /// Lets go of everything that could be part of a reference cycle; returns it to be dropped by the caller.
