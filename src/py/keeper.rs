@@ -12,6 +12,9 @@ impl<T> Owned<T> {
     pub fn new(o: Py<T>) -> Owned<T> {
         Owned(Some(o))
     }
+    pub fn into_bound(mut self, py: Python<'_>) -> Bound<'_, T> {
+        self.0.take().expect("only dropping takes the object").into_bound(py)
+    }
     #[inline]
     pub fn get(&self) -> &Py<T> {
         self.0.as_ref().expect("only dropping takes the object")

@@ -6,6 +6,7 @@
 //!
 //! Safety rests on this: wrappers are made, found and dropped attached to the interpreter, and the tape runs attached whenever wrappers exist.
 #![allow(unsafe_code)]
+use super::keeper::Owned;
 use crate::tape::node::Notes;
 use crate::tape::tensor::Visit;
 use crate::tape::{Held, Node, Tensor};
@@ -80,14 +81,8 @@ pub fn install(py: Python<'_>) -> PyResult<()> {
     Ok(())
 }
 /// An owned reference to a tensor's Python object.
-pub struct Wrapper(Py<PyTensor>);
-impl Clone for Wrapper {
-    #[inline]
-    fn clone(&self) -> Self {
-        // SAFETY: attached (file header).
-        Wrapper(self.0.clone_ref(unsafe { Python::assume_attached() }))
-    }
-}
+#[derive(Clone)]
+pub struct Wrapper(Owned<PyTensor>);
 impl Wrapper {
     /// The wrapper of `t`, if it has one that is alive.
     #[inline(always)]
@@ -102,15 +97,15 @@ impl Wrapper {
             if ffi::Py_REFCNT(at) == 0 {
                 return None;
             }
-            Some(Wrapper(Bound::from_borrowed_ptr(Python::assume_attached(), at).cast_into_unchecked::<PyTensor>().unbind()))
+            Some(Wrapper(Owned::new(Bound::from_borrowed_ptr(Python::assume_attached(), at).cast_into_unchecked::<PyTensor>().unbind())))
         }
     }
     #[inline]
     pub fn tensor(&self) -> &Tensor {
-        self.0.get().tensor()
+        self.0.get().get().tensor()
     }
     pub fn object(&self) -> &Py<PyTensor> {
-        &self.0
+        self.0.get()
     }
 }
 /// Makes `obj` the wrapper of its tensor, unless another one is already.
@@ -149,7 +144,7 @@ pub fn wrap<'py>(py: Python<'py>, t: Tensor) -> PyResult<Bound<'py, PyTensor>> {
 }
 pub fn wrap_held<'py>(py: Python<'py>, h: &Held) -> PyResult<Bound<'py, PyTensor>> {
     match h {
-        Held::Wrapped(w) => Ok(w.0.bind(py).clone()),
+        Held::Wrapped(w) => Ok(w.0.get().bind(py).clone()),
         Held::Core(t) => wrap(py, t.clone()),
     }
 }
@@ -265,7 +260,7 @@ fn all_addresses(visit: PyVisit<'_>, tell: impl FnOnce(&mut dyn FnMut(usize))) -
 #[inline(always)]
 pub fn visit_one(v: Visit<'_>, visit: PyVisit<'_>, left: &mut u32) -> Result<(), PyTraverseError> {
     match v {
-        Visit::Held(Held::Wrapped(w)) => visit.call(&w.0),
+        Visit::Held(Held::Wrapped(w)) => visit.call(w.0.get()),
         Visit::Held(Held::Core(t)) if t.owners() == 1 && *left > 0 => visit_core(t, visit, left),
         Visit::History(n) if n.owned_by_its_tensor() && *left > 0 => {
             *left -= 1;

@@ -18,6 +18,12 @@ pub struct Thread {
     readers: RefCell<Readers>,
     disabled: RefCell<Option<Arc<str>>>,
 }
+impl Drop for Thread {
+    /// A thread that ends with policies open leaves them: by then it is not attached to the interpreter, which may be gone.
+    fn drop(&mut self) {
+        std::mem::forget((std::mem::take(self.packs.get_mut()), std::mem::take(self.readers.get_mut())));
+    }
+}
 impl Thread {
     fn set_depth(&self, n: usize) {
         self.depth.set(n as u32);
