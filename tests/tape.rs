@@ -5,7 +5,7 @@ use stowgrad::dtype::Scalar;
 use stowgrad::engine::{self, Request};
 use stowgrad::error::Error;
 use stowgrad::ops::{self, Ints, Sizes};
-use stowgrad::tape::{Tensor, no_grad};
+use stowgrad::tape::{Edge, Tensor, no_grad};
 
 fn leaf(v: &[f32]) -> Tensor {
     Tensor::leaf(Array::from_slice(&[v.len()], v).unwrap()).unwrap()
@@ -85,6 +85,73 @@ fn writing_through_a_view_gives_its_base_a_history() {
     assert_eq!(values(x.grad().unwrap().tensor()), vec![2.0 * 30.0 * 30.0, 2.0 * 20.0 * 10.0, 2.0 * 30.0 * 10.0 + 2.0 * 30.0 * 10.0]);
     assert_eq!(v.grad_fn().unwrap().0.name(), "AsStridedBackward0");
     assert_eq!(b.grad_fn().unwrap().0.name(), "torch::autograd::CopySlices");
+}
+/// Walks number a graph by marks on its nodes and leaves; those of one thread must not mislead another's.
+#[test]
+fn threads_may_walk_one_graph() {
+    let (a, b) = (leaf(&[1.0; 4]), leaf(&[1.0; 4]));
+    let mut y = a.clone();
+    for _ in 0..40 {
+        y = ops::add(&ops::mul(&y, &b).unwrap(), &a, one()).unwrap();
+    }
+    let y = sum(&y);
+    let walk = |x: &Tensor| {
+        let r = Request {
+            roots: vec![(y.clone(), None)],
+            edges: vec![],
+            retain_graph: true,
+            create_graph: false,
+            inputs: Some(vec![x.edge()]),
+            keepers: vec![],
+            accumulate: false,
+            allow_unused: false,
+        };
+        values(&engine::run(r).unwrap().remove(0).unwrap())
+    };
+    let (of_a, of_b) = (walk(&a), walk(&b));
+    assert_eq!((of_a[0], of_b[0]), (41.0, 820.0));
+    std::thread::scope(|s| {
+        for x in [&a, &b, &a, &b] {
+            s.spawn(|| (0..200).for_each(|_| assert_eq!(walk(x), if x.ptr_eq(&a) { of_a.clone() } else { of_b.clone() })));
+        }
+    });
+}
+#[test]
+fn a_gradient_that_somebody_holds_is_not_written() {
+    let (a, b, c) = (leaf(&[2.0, 3.0]), leaf(&[5.0, 7.0]), leaf(&[11.0, 13.0]));
+    // the sum hands one gradient to two products
+    let y = ops::add(&ops::mul(&a, &b).unwrap(), &ops::mul(&a, &c).unwrap(), one()).unwrap();
+    let given = Tensor::new(Array::from_slice(&[2], &[1.0f32, 10.0]).unwrap());
+    let r = Request {
+        roots: vec![(y, Some(given.clone()))],
+        edges: vec![],
+        retain_graph: false,
+        create_graph: false,
+        inputs: None,
+        keepers: vec![],
+        accumulate: true,
+        allow_unused: true,
+    };
+    engine::run(r).unwrap();
+    let of = |t: &Tensor| values(t.grad().unwrap().tensor());
+    assert_eq!(values(&given), vec![1.0, 10.0]);
+    assert_eq!((of(&a), of(&b), of(&c)), (vec![16.0, 200.0], vec![2.0, 30.0], vec![2.0, 30.0]));
+}
+#[test]
+fn an_output_that_a_node_has_not_is_an_error() {
+    let x = leaf(&[1.0]);
+    let (node, _) = ops::mul(&x, &x).unwrap().grad_fn().unwrap();
+    let r = Request {
+        roots: vec![],
+        edges: vec![(Edge::Node(node, 1), x.detach())],
+        retain_graph: false,
+        create_graph: false,
+        inputs: None,
+        keepers: vec![],
+        accumulate: true,
+        allow_unused: true,
+    };
+    assert!(matches!(*engine::run(r).unwrap_err(), Error::Runtime(_)));
 }
 #[test]
 fn a_million_nodes_are_walked_and_dropped_without_recursion() {

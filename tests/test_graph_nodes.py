@@ -85,6 +85,24 @@ def test_a_hook_may_replace_what_it_was_shown():
         z.sum().backward()
 
 
+def test_a_product_leaves_alone_the_gradient_that_somebody_looks_at():
+    x = leaf()
+    seen = []
+    y = x * B * B
+    z = y * B * B
+    y.retain_grad()
+    z.register_hook(seen.append)
+    (z * leaf()).sum().backward()
+    y, seen[0] = y.grad.tolist(), seen[0].tolist()
+
+    shown = []
+    w = leaf() * leaf() * leaf()
+    w.grad_fn.next_functions[0][0].register_hook(lambda _, g: shown.append(g[0].tolist()))
+    ((w * leaf()) * torch.full((4,), 3.0)).sum().backward()
+    assert shown == [(torch.full((4,), 3.0) * A.detach() * A.detach()).tolist()]
+    assert seen == [A.tolist()] and y == A.tolist()
+
+
 def test_each_kind_of_node_has_a_class():
     y, z = A * B, A + B
     assert type(y.grad_fn).__name__ == "MulBackward0"
