@@ -32,12 +32,12 @@ struct UserStow;
 static USER: std::sync::LazyLock<Arc<dyn Stow>> = std::sync::LazyLock::new(|| Arc::new(UserStow));
 
 impl Pack for UserPack {
-    fn pack(&self, s: &Saving<'_>) -> Result<Option<Stowed>> {
+    fn pack(&self, s: &Saving<'_>) -> Result<Option<Arc<Stowed>>> {
         let py = attached();
         let packed = self.0.get().pack.bind(py).call1((wrap(py, s.tensor())?,))?;
         let counted = counted(&packed);
         let keeper = Keeper { owner: Owned::new(self.0.clone_ref(py).into_any()), packed: Some(Owned::new(packed.unbind())), counted };
-        Ok(Some(Stowed { by: USER.clone(), key: 0, keeper: Some(keeper) }))
+        Ok(Some(Stowed::new(USER.clone(), 0, Some(keeper))))
     }
 }
 /// Storages of the tensors that a packed object consists of: their bytes count as saved while the slot lives.

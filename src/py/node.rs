@@ -334,7 +334,7 @@ impl SavedTensor {
             s.values.get(self.slot).map_or(Value::Empty, Value::share)
         };
         match now {
-            Value::Packed(_) => {
+            Value::Stowed(..) | Value::Packed(_) => {
                 return Err(PyRuntimeError::new_err(
                     "Calling register_hooks on a saved tensor whose hooks have already been set: hooks can be set only once",
                 ));

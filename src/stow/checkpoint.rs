@@ -51,6 +51,10 @@ impl Look {
     fn of(s: &Saving<'_>) -> Look {
         Look { op: s.op, slot: s.slot, shape: s.array.shape, dtype: s.array.dtype }
     }
+    #[inline]
+    fn is(&self, s: &Saving<'_>) -> bool {
+        self.shape == s.array.shape && self.dtype == s.array.dtype && self.slot == s.slot && self.op == s.op
+    }
     fn text(&self) -> String {
         format!("{} saved by {}, of shape {:?} and dtype {}", self.slot, self.op, self.shape, self.dtype.name())
     }
@@ -69,12 +73,21 @@ enum Value {
     /// Without its history, and with the version it had: a write to it in the region is the error that plain code would have raised.
     Plain { value: Tensor, version: u64, _counted: Option<Counted> },
     /// A mutation guard lets it be overwritten: one of the run's own holds it.
-    Guarded(Stowed),
+    Guarded(Arc<Stowed>),
 }
-/// What a backward call has of the region, by key.
+/// What a run took down: values by key, in the order of saves.
+type Values = SmallVec<[(u32, Value); 2]>;
+/// What a backward call has of the region.
 struct Call {
     task: Option<u64>,
-    values: SmallVec<[Option<Value>; 2]>,
+    values: Values,
+}
+impl Call {
+    /// Takes a value out; backward asks for the last ones first.
+    fn take(&mut self, key: u32) -> Option<Value> {
+        let at = self.values.iter().rposition(|(k, _)| *k == key)?;
+        Some(self.values.remove(at).1)
+    }
 }
 #[derive(Default)]
 struct Table {
@@ -131,7 +144,7 @@ impl Frame {
     /// Slots that are alive, entries in all, recomputed values held: for tests.
     pub fn counts(&self) -> (usize, usize, usize) {
         let t = self.table();
-        (t.alive, t.entries.len(), t.calls.iter().map(|c| c.values.iter().flatten().count()).sum())
+        (t.alive, t.entries.len(), t.calls.iter().map(|c| c.values.len()).sum())
     }
     /// Is anything from outside changed since the region read it?
     fn check_reads(&self) -> Result<()> {
@@ -162,12 +175,8 @@ impl Frame {
         }
         let last = {
             let mut t = self.table();
-            let n = t.entries.len();
             if t.call(call).is_none() {
                 t.calls.push(Call { task: call, values: SmallVec::new() });
-            }
-            if let Some(c) = t.call(call) {
-                c.values.resize_with(n, || None);
             }
             match only {
                 Some(k) => k as usize + 1,
@@ -176,7 +185,6 @@ impl Frame {
         };
         let collector = Arc::new(Collector {
             frame: self.me.upgrade().expect("a frame that is asked is alive"),
-            call,
             only,
             last,
             stop: self.early_stop || only.is_some() || self.open.load(Acquire),
@@ -187,10 +195,24 @@ impl Frame {
             let _run = Running::start(collector.clone());
             (self.run)(keeper)
         };
-        let (at, stopped, wrong, log) = {
-            let mut p = collector.state();
-            (p.at, p.stopped, p.wrong.take(), std::mem::take(&mut p.log))
+        let Progress { at, stopped, wrong, log, values } = std::mem::take(&mut *collector.state());
+        let unused: Values = {
+            let mut t = self.table();
+            // another thread may have let go of a slot in the meantime
+            let (alive, gone) = values.into_iter().partition(|(k, _)| t.entries[*k as usize].alive);
+            match t.call(call) {
+                Some(c) if c.values.is_empty() => {
+                    c.values = alive;
+                    gone
+                }
+                Some(c) => {
+                    c.values.extend(alive);
+                    gone
+                }
+                None => gone.into_iter().chain(alive).collect(),
+            }
         };
+        drop(unused);
         if let Some(wrong) = wrong {
             return Err(Box::new(Error::Checkpoint(self.explain(wrong, &log))));
         }
@@ -228,7 +250,7 @@ impl Frame {
         text
     }
     fn take(&self, call: Option<u64>, key: u32) -> Option<Value> {
-        self.table().call(call)?.values.get_mut(key as usize)?.take()
+        self.table().call(call)?.take(key)
     }
     fn line(&self) -> Option<Line> {
         if self.debug { here() } else { None }
@@ -251,7 +273,7 @@ impl Stow for Frame {
         let call = task::sharing();
         // nothing yet: all that lives; already taken once in this call: this value alone
         let (value, first) = match self.table().call(call) {
-            Some(c) => (c.values.get_mut(key as usize).and_then(Option::take), false),
+            Some(c) => (c.take(key), false),
             None => (None, true),
         };
         let value = match value {
@@ -308,8 +330,7 @@ impl Stow for Frame {
             e.alive = false;
             let line = e.line.take();
             t.alive -= 1;
-            let values: SmallVec<[Value; 1]> =
-                t.calls.iter_mut().filter_map(|c| c.values.get_mut(key as usize).and_then(Option::take)).collect();
+            let values: SmallVec<[Value; 1]> = t.calls.iter_mut().filter_map(|c| c.take(key)).collect();
             let reads = if t.alive == 0 { std::mem::take(&mut t.reads) } else { Vec::new() };
             (line, values, reads)
         };
@@ -342,7 +363,7 @@ fn stays(s: &Saving<'_>, arguments: &[usize]) -> bool {
     s.leaf_id().is_some_and(|id| !arguments.contains(&id))
 }
 impl Pack for Recording {
-    fn pack(&self, s: &Saving<'_>) -> Result<Option<Stowed>> {
+    fn pack(&self, s: &Saving<'_>) -> Result<Option<Arc<Stowed>>> {
         if stays(s, &self.leaves) {
             return Ok(None);
         }
@@ -358,7 +379,7 @@ impl Pack for Recording {
             t.alive += 1;
             t.entries.len() as u32 - 1
         };
-        Ok(Some(Stowed { by: f.clone(), key, keeper: self.keeper.clone() }))
+        Ok(Some(Stowed::new(f.clone(), key, self.keeper.clone())))
     }
     fn quiet(&self) -> bool {
         true
@@ -432,11 +453,11 @@ struct Progress {
     stopped: bool,
     wrong: Option<String>,
     log: Vec<(Look, Option<Line>)>,
+    values: Values,
 }
 /// The policy of a recomputation: takes values down by position, keeps the slots as usual, stops at the last one needed.
 pub struct Collector {
     frame: Arc<Frame>,
-    call: Option<u64>,
     only: Option<u32>,
     last: usize,
     stop: bool,
@@ -446,9 +467,42 @@ pub struct Collector {
 }
 impl Collector {
     /// The value in the hands of the run's own guard, without its history: a guard that is never closed must not own the graph.
-    fn guard(&self, s: &Saving<'_>) -> Result<Option<Stowed>> {
+    fn guard_if(&self, guarded: bool, s: &Saving<'_>) -> Result<Option<Arc<Stowed>>> {
+        if !guarded {
+            return Ok(None);
+        }
         let guard = self.guard.get_or_init(Guard::new).clone();
         GuardPack { guard, outer: None }.pack(&Saving { origin: Origin::Output(0), ..*s })
+    }
+    /// Is the value what was saved at this place?
+    fn compare(&self, nr: usize, s: &Saving<'_>) -> Result<()> {
+        let (expected, hash_then) = match self.frame.table().entries.get(nr) {
+            Some(e) if self.frame.check != Check::Nothing => (e.look, e.hash),
+            _ => return Ok(()),
+        };
+        let now = Look::of(s);
+        if (now.shape, now.dtype) != (expected.shape, expected.dtype) {
+            return Err(self.fail(format!(
+                "checkpoint: Recomputed values for the following tensors have different metadata than during the forward pass.\ntensor at position {nr}:\nsaved metadata: {}, shape {:?}, dtype {}\nrecomputed metadata: {}, shape {:?}, dtype {}{}",
+                expected.op, expected.shape, expected.dtype.name(), now.op, now.shape, now.dtype.name(), at(&here())
+            )));
+        }
+        if now != expected {
+            return Err(self.fail(format!(
+                "checkpoint: the recomputation ran other operations than the forward pass: at position {nr} it saved {}{}, but the forward pass saved {}",
+                now.text(),
+                at(&here()),
+                expected.text()
+            )));
+        }
+        if self.frame.check == Check::Values && hash(s.array)? != hash_then {
+            return Err(self.fail(format!(
+                "checkpoint: the recomputation gave other values than the forward pass, first at position {nr}: {}{}. Something it depends on changed in between, or it is random without preserve_rng_state",
+                now.text(),
+                at(&here())
+            )));
+        }
+        Ok(())
     }
     fn state(&self) -> MutexGuard<'_, Progress> {
         self.state.lock().unwrap_or_else(|e| e.into_inner())
@@ -479,84 +533,49 @@ impl Pack for Collector {
     fn quiet(&self) -> bool {
         true
     }
-    fn pack(&self, s: &Saving<'_>) -> Result<Option<Stowed>> {
+    fn pack(&self, s: &Saving<'_>) -> Result<Option<Arc<Stowed>>> {
         if ARGUMENTS.with(|a| stays(s, a.borrow().last().map_or(&[], |l| l))) {
             return Ok(None);
         }
         let f = &self.frame;
-        let nr = {
-            let mut p = self.state();
-            if p.stopped {
-                return Err(Box::new(Error::Stop)); // user code caught the first one
-            }
-            if f.debug {
-                p.log.push((Look::of(s), f.line()));
-            }
-            p.at += 1;
-            p.at - 1
-        };
-        let Some((expected, hash_then, alive)) = f.table().entries.get(nr).map(|e| (e.look, e.hash, e.alive)) else {
+        let line = f.line();
+        let mut p = self.state();
+        if p.stopped {
+            return Err(Box::new(Error::Stop)); // user code caught the first one
+        }
+        if f.debug {
+            p.log.push((Look::of(s), line));
+        }
+        let nr = p.at;
+        p.at += 1;
+        let (alive, like) = match f.table().entries.get(nr) {
+            Some(e) => (e.alive, f.check == Check::Nothing || e.look.is(s)),
             // beyond what was recorded: counted at the end (a frame that is still open may grow)
-            return Ok(None);
+            None => return Ok(None),
         };
-        if f.check != Check::Nothing {
-            let now = Look::of(s);
-            if (now.shape, now.dtype) != (expected.shape, expected.dtype) {
-                return Err(self.fail(format!(
-                    "checkpoint: Recomputed values for the following tensors have different metadata than during the forward pass.\ntensor at position {nr}:\nsaved metadata: {}, shape {:?}, dtype {}\nrecomputed metadata: {}, shape {:?}, dtype {}{}",
-                    expected.op, expected.shape, expected.dtype.name(), now.op, now.shape, now.dtype.name(), at(&here())
-                )));
-            }
-            if now != expected {
-                return Err(self.fail(format!(
-                    "checkpoint: the recomputation ran other operations than the forward pass: at position {nr} it saved {}{}, but the forward pass saved {}",
-                    now.text(),
-                    at(&here()),
-                    expected.text()
-                )));
-            }
-            if f.check == Check::Values && hash(s.array)? != hash_then {
-                return Err(self.fail(format!(
-                    "checkpoint: the recomputation gave other values than the forward pass, first at position {nr}: {}{}. Something it depends on changed in between, or it is random without preserve_rng_state",
-                    now.text(),
-                    at(&here())
-                )));
-            }
-        }
-        let stop = self.stop && nr + 1 >= self.last;
         let wanted = alive && self.only.is_none_or(|k| k as usize == nr);
+        let stop = self.stop && nr + 1 >= self.last;
         let guarded = f.guarded || s.guarded;
-        if wanted {
-            let value = match guarded.then(|| self.guard(s)).transpose()?.flatten() {
-                Some(stowed) => Value::Guarded(stowed),
-                None => Value::Plain {
-                    value: Tensor::new(s.array.clone()),
-                    version: s.array.version(),
-                    _counted: s.counts().then(|| Counted::new(s.array.storage())),
-                },
-            };
-            let old = {
-                let mut t = f.table();
-                // another thread may have let go of the slot in the meantime
-                let alive = t.entries[nr].alive;
-                match t.call(self.call) {
-                    Some(c) if alive => {
-                        if c.values.len() <= nr {
-                            c.values.resize_with(nr + 1, || None);
-                        }
-                        c.values[nr].replace(value)
-                    }
-                    _ => Some(value),
-                }
-            };
-            drop(old);
+        if !like || f.check == Check::Values || (wanted && guarded) {
+            drop(p);
+            self.compare(nr, s)?;
+            let value = if wanted { self.guard_if(guarded, s)?.map(Value::Guarded) } else { None };
+            p = self.state();
+            if let Some(v) = value {
+                p.values.push((nr as u32, v));
+            }
         }
+        if wanted && !guarded {
+            let _counted = s.counts().then(|| Counted::new(s.array.storage()));
+            p.values.push((nr as u32, Value::Plain { value: Tensor::new(s.array.clone()), version: s.array.version(), _counted }));
+        }
+        p.stopped = stop;
+        drop(p);
         if stop {
-            self.state().stopped = true;
             return Err(Box::new(Error::Stop));
         }
         // the region may differentiate inside: its own slots are under the same guard
-        if guarded { self.guard(s) } else { Ok(None) }
+        self.guard_if(guarded, s)
     }
 }
 /// A recomputation starts as if nothing were open on the thread; everything is put back on every way out.

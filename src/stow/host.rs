@@ -2,10 +2,11 @@
 //! around it from taking them, as any pair would.
 use crate::error::Result;
 use crate::tape::{Pack, Saving, Stowed};
+use std::sync::Arc;
 
 pub struct HostMemory;
 impl Pack for HostMemory {
-    fn pack(&self, _: &Saving<'_>) -> Result<Option<Stowed>> {
+    fn pack(&self, _: &Saving<'_>) -> Result<Option<Arc<Stowed>>> {
         Ok(None)
     }
     fn quiet(&self) -> bool {

@@ -24,12 +24,12 @@ enum Entry {
         storage: Arc<Storage>,
         /// The bytes count as saved.
         counts: bool,
-        slots: u32,
+        /// What the slots share.
+        stowed: Weak<Stowed>,
     },
     /// It was written; this is what it was.
     Cloned {
         copy: Array,
-        slots: u32,
         _counted: Counted,
     },
 }
@@ -59,14 +59,13 @@ impl Table {
             }
         }
     }
-    /// One slot more for the entry under `key`, if it is this very region, still untouched.
-    fn share(&mut self, key: u32, a: &Array) -> bool {
-        match self.entries.get_mut(key as usize) {
-            Some(Entry::Original { held, slots, .. }) if held.tensor().look(|b| b.same_elements(a) && b.version() == a.version()) => {
-                *slots += 1;
-                true
+    /// What slots share that saved this very region, still untouched, under `key`; None also if its last slot is just gone.
+    fn shared(&self, key: u32, a: &Array) -> Option<Arc<Stowed>> {
+        match self.entries.get(key as usize) {
+            Some(Entry::Original { held, stowed, .. }) if held.tensor().look(|b| b.same_elements(a) && b.version() == a.version()) => {
+                stowed.upgrade()
             }
-            _ => false,
+            _ => None,
         }
     }
 }
@@ -137,42 +136,40 @@ pub struct GuardPack {
     pub outer: Option<Arc<dyn Pack>>,
 }
 impl Pack for GuardPack {
-    fn pack(&self, s: &Saving<'_>) -> Result<Option<Stowed>> {
+    fn pack(&self, s: &Saving<'_>) -> Result<Option<Arc<Stowed>>> {
         if let Some(outer) = self.outer.as_ref().filter(|o| o.recomputes()) {
             return outer.pack(&Saving { guarded: true, ..*s });
         }
         let (guard, array) = (&self.guard, s.array);
-        let key = if array.storage().is_lent() {
+        if array.storage().is_lent() {
             // writes from outside are not announced: the copy is made now
             let copy = pointwise::cast_kept(array, array.dtype)?;
             let _counted = Counted::new(copy.storage());
-            guard.table().add(Entry::Cloned { copy, slots: 1, _counted })
-        } else {
+            let key = guard.table().add(Entry::Cloned { copy, _counted });
+            return Ok(Some(Stowed::new(guard.clone(), key, None)));
+        }
+        let (who, span) = (guard.address(), array.byte_span());
+        let mut t = guard.table();
+        Ok(Some(array.storage().with_notes(|notes| {
+            if let Some(shared) = notes.iter().filter(|n| n.is_by(who) && n.span == span).find_map(|n| t.shared(n.key, array)) {
+                return shared;
+            }
             let held = match s.origin {
                 Origin::Input(t) => Held::of(t),
                 _ => Held::Core(s.tensor()),
             };
-            let (who, span) = (guard.address(), array.byte_span());
-            let mut t = guard.table();
-            let (key, unused) = array.storage().with_notes(|notes| {
-                match notes.iter().filter(|n| n.is_by(who) && n.span == span).map(|n| n.key).find(|&k| t.share(k, array)) {
-                    Some(key) => (key, Some(held)),
-                    None => {
-                        let (storage, counts) = (array.storage().clone(), s.counts());
-                        if counts {
-                            storage.save();
-                        }
-                        let key = t.add(Entry::Original { held, storage, counts, slots: 1 });
-                        notes.push(Note { who: guard.me.clone(), key, span });
-                        (key, None)
-                    }
-                }
-            });
-            drop(t);
-            drop(unused);
-            key
-        };
-        Ok(Some(Stowed { by: guard.clone(), key, keeper: None }))
+            let (storage, counts) = (array.storage().clone(), s.counts());
+            if counts {
+                storage.save();
+            }
+            let key = t.add(Entry::Original { held, storage, counts, stowed: Weak::new() });
+            let new = Stowed::new(guard.clone(), key, None);
+            if let Entry::Original { stowed, .. } = &mut t.entries[key as usize] {
+                *stowed = Arc::downgrade(&new);
+            }
+            notes.push(Note { who: guard.me.clone(), key, span });
+            new
+        })))
     }
     fn quiet(&self) -> bool {
         true
@@ -194,12 +191,11 @@ impl Watcher for Guard {
         let _counted = Counted::new(copy.storage());
         let old = match self.table().entries.get_mut(key as usize) {
             Some(e) => {
-                let Entry::Original { slots, storage: s, .. } = e else { return Ok(()) };
+                let Entry::Original { storage: s, .. } = e else { return Ok(()) };
                 if !Arc::ptr_eq(s, storage) {
                     return Ok(());
                 }
-                let slots = *slots;
-                std::mem::replace(e, Entry::Cloned { copy, slots, _counted })
+                std::mem::replace(e, Entry::Cloned { copy, _counted })
             }
             None => return Ok(()),
         };
@@ -233,9 +229,7 @@ impl Stow for Guard {
         let gone = {
             let mut t = self.table();
             let Some(e) = t.entries.get_mut(key as usize) else { return };
-            let (Entry::Original { slots, .. } | Entry::Cloned { slots, .. }) = e else { return };
-            *slots -= 1;
-            if *slots > 0 {
+            if matches!(e, Entry::Free) {
                 return;
             }
             let e = std::mem::replace(e, Entry::Free);

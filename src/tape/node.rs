@@ -601,7 +601,7 @@ impl Node {
             for v in &s.values {
                 match v {
                     Value::Kept { held, .. } => f(Visit::Held(held))?,
-                    Value::Packed(_) => {
+                    Value::Stowed(..) | Value::Packed(_) => {
                         let mut result = Ok(());
                         v.visit(&mut |v| {
                             if result.is_ok() {

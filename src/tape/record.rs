@@ -597,7 +597,7 @@ pub fn rebase(target: &Tensor, to: &Array, node: Arc<Node>) -> Result<()> {
     {
         let mut slots = node.slots();
         for v in slots.values.iter_mut() {
-            *v = std::mem::take(v).onto_view(whole.geometry(), to.geometry(), &slices);
+            *v = std::mem::take(v).onto_view(whole.geometry(), to, &slices);
         }
     }
     let edge = Edge::Node(slices, 0);

@@ -18,11 +18,33 @@ pub use crate::py::Keeper;
 #[derive(Clone)]
 pub enum Keeper {}
 
-/// A value that a policy took: (owner, key). Dropping it tells the owner (rule 9).
+/// A value that a policy took: (owner, key). Slots that save the same may share it; when the last lets go, that tells the owner (rule 9).
 pub struct Stowed {
     pub by: Arc<dyn Stow>,
     pub key: u32,
     pub keeper: Option<Keeper>,
+    /// The tensor that an output became, with the version that was packed.
+    became: Option<(WeakTensor, u64)>,
+}
+impl Stowed {
+    #[inline]
+    pub fn new(by: Arc<dyn Stow>, key: u32, keeper: Option<Keeper>) -> Arc<Stowed> {
+        Arc::new(Stowed { by, key, keeper, became: None })
+    }
+    /// What the policy gives back, checked against what it was given.
+    fn value(&self, by: By<'_>, shape: &Dims, dtype: DType, slot: &dyn Fn() -> SlotName) -> Result<Tensor> {
+        let t = self.by.unpack(self.key, self.keeper.as_ref(), &Wanted { by, shape, dtype })?;
+        if t.look(|a| a.shape == *shape && a.dtype == dtype) {
+            return Ok(t);
+        }
+        let (found, of) = (t.shape(), t.dtype().name());
+        bail!(
+            Runtime,
+            "{by}: unpacking the saved value {} gave a tensor of shape {found:?} and dtype {of}, but shape {shape:?} and dtype {} were packed. An unpack hook must return what pack was given",
+            slot(),
+            dtype.name()
+        )
+    }
 }
 impl Drop for Stowed {
     fn drop(&mut self) {
@@ -56,13 +78,13 @@ impl std::fmt::Display for By<'_> {
 pub struct Wanted<'a> {
     /// Who saved it.
     pub by: By<'a>,
-    pub shape: Dims,
+    pub shape: &'a Dims,
     pub dtype: DType,
 }
 /// A policy: takes values at the time of the save.
 pub trait Pack: Send + Sync {
     /// None: keep it in the slot, with its version.
-    fn pack(&self, s: &Saving<'_>) -> Result<Option<Stowed>>;
+    fn pack(&self, s: &Saving<'_>) -> Result<Option<Arc<Stowed>>>;
     /// It runs no user code and no operation: nothing needs to be set up or checked around it.
     fn quiet(&self) -> bool {
         false
@@ -184,8 +206,16 @@ pub enum Value {
     Before(Arc<KeptArray>),
     /// An output that is a view of a base written through it: its history comes from the base's node.
     OnView(Arc<(Arc<KeptArray>, Geometry, Weak<Node>)>),
-    /// A policy has it.
+    /// A policy has it, an input or output of the node: that knows what it looks like, and where its gradient goes.
+    Stowed(Arc<Stowed>, Of),
+    /// A policy has it, and it is something else.
     Packed(Arc<Packed>),
+}
+/// Which of a node's values it is.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Of {
+    Input(u32),
+    Output(u32),
 }
 /// An array kept in a slot, with the version at which it was saved. Shared, so that slots stay small.
 pub struct KeptArray {
@@ -200,29 +230,20 @@ impl KeptArray {
     }
 }
 pub struct Packed {
-    pub stowed: Stowed,
-    pub shape: Dims,
-    pub dtype: DType,
+    stowed: Arc<Stowed>,
+    shape: Dims,
+    dtype: DType,
     history: History,
 }
 /// Where the gradient of an unpacked value goes.
 enum History {
     None,
-    /// That of the node's own input of this number: no second owner, which would hide the node from the collector.
-    Input(u32),
     Edge(Edge),
-    /// That of the node's output of this number. The tensor that it became, with the version that was packed, may be noted.
-    Output(u32, Option<(WeakTensor, u64)>),
     OnView(Box<(Geometry, Geometry)>, Weak<Node>),
 }
 impl History {
-    /// `input`: the input of the node to be made whose edge this is, if it is one's.
-    fn of(edge: Edge, input: Option<u32>) -> History {
-        match (edge, input) {
-            (Edge::None, _) => History::None,
-            (_, Some(i)) => History::Input(i),
-            (edge, None) => History::Edge(edge),
-        }
+    fn of(edge: Edge) -> History {
+        if edge.is_none() { History::None } else { History::Edge(edge) }
     }
 }
 /// In place of an input's number: the value saved is none of the inputs that have an edge.
@@ -259,6 +280,7 @@ impl Value {
             Value::Output(k) => Value::Output(k.clone()),
             Value::Before(k) => Value::Before(k.clone()),
             Value::OnView(v) => Value::OnView(v.clone()),
+            Value::Stowed(s, of) => Value::Stowed(s.clone(), *of),
             Value::Packed(p) => Value::Packed(p.clone()),
         }
     }
@@ -315,6 +337,19 @@ impl Value {
                     _ => Tensor::new(array),
                 }
             }
+            Value::Stowed(s, of) => {
+                let meta = match of {
+                    Of::Input(i) => node.meta(i as usize),
+                    Of::Output(nr) => node.output(nr as usize),
+                };
+                let t = s.value(By::Node(node), &meta.shape, meta.dtype, &|| node.slot_name(slot))?;
+                match of {
+                    _ if !history => t,
+                    // no second owner of the edge, which would hide the node from the collector
+                    Of::Input(i) => along(t, &node.inputs[i as usize].edge),
+                    Of::Output(nr) => along(t, &output_edge(node, nr, meta.dtype)),
+                }
+            }
             Value::Packed(p) => p.unpack(node, slot, history)?,
         }))
     }
@@ -325,21 +360,22 @@ impl Value {
             _ => bail!(Runtime, "register_hooks(): the slot {} of {} holds no tensor", node.slot_name(slot), node.name()),
         };
         let (array, name) = (t.array(), node.slot_name(slot));
-        let (origin, history) = match self {
-            Value::Output(k) => (Origin::Output(k.nr), History::Output(k.nr, None)),
-            _ => {
-                (Origin::Input(&t), History::of(t.edge(), node.slot_input(slot).filter(|i| node.inputs[*i as usize].edge.same(&t.edge()))))
-            }
+        let origin = if let Value::Output(k) = self { Origin::Output(k.nr) } else { Origin::Input(&t) };
+        let Some(stowed) = pack_one(by, &Saving { op: node.info().op, slot: name, array: &array, origin, guarded: false })? else {
+            return Ok(self.share());
         };
-        match pack_one(by, &Saving { op: node.info().op, slot: name, array: &array, origin, guarded: false })? {
-            Some(stowed) => Ok(Value::Packed(Arc::new(Packed { stowed, shape: array.shape, dtype: array.dtype, history }))),
-            None => Ok(self.share()),
-        }
+        let input = node.slot_input(slot).filter(|i| node.inputs[*i as usize].edge.same(&t.edge()));
+        Ok(match (origin, input) {
+            (Origin::Output(nr), _) => Value::Stowed(stowed, Of::Output(nr)),
+            (_, Some(i)) => Value::Stowed(stowed, Of::Input(i)),
+            _ => Value::packed(stowed, Meta::of(&array), History::of(t.edge())),
+        })
     }
     pub fn visit(&self, f: &mut dyn FnMut(Visit<'_>)) {
         match self {
             Value::Kept { held, .. } => f(Visit::Held(held)),
-            Value::Packed(p) if Arc::strong_count(p) == 1 => {
+            Value::Stowed(s, _) if Arc::strong_count(s) == 1 => f(Visit::Slot(s)),
+            Value::Packed(p) if Arc::strong_count(p) == 1 && Arc::strong_count(&p.stowed) == 1 => {
                 f(Visit::Slot(&p.stowed));
                 match &p.history {
                     History::Edge(Edge::Node(n, _)) => f(Visit::Node(n)),
@@ -351,32 +387,28 @@ impl Value {
         }
     }
     /// The output that this is, moved onto a view's base (see `record`): `node` is the base's copy-slices node.
-    pub fn onto_view(self, base: Geometry, view: Geometry, node: &Arc<Node>) -> Value {
+    pub fn onto_view(self, base: Geometry, view: &Array, node: &Arc<Node>) -> Value {
         match self {
             Value::Output(k) => Value::OnView(Arc::new((k, base, Arc::downgrade(node)))),
-            Value::Packed(p) => match Arc::try_unwrap(p) {
-                Ok(Packed { stowed, shape, dtype, history: History::Output(..) }) => Value::Packed(Arc::new(Packed {
-                    stowed,
-                    shape,
-                    dtype,
-                    history: History::OnView(Box::new((base, view)), Arc::downgrade(node)),
-                })),
-                Ok(p) => Value::Packed(Arc::new(p)),
-                Err(p) => Value::Packed(p),
-            },
+            Value::Stowed(s, Of::Output(_)) => {
+                Value::packed(s, Meta::of(view), History::OnView(Box::new((base, view.geometry())), Arc::downgrade(node)))
+            }
             v => v,
         }
+    }
+    fn packed(stowed: Arc<Stowed>, like: Meta, history: History) -> Value {
+        Value::Packed(Arc::new(Packed { stowed, shape: like.shape, dtype: like.dtype, history }))
     }
 }
 impl Slots {
     /// Notes which tensor the output `nr` became, where a policy packed it.
     pub fn note_output(&mut self, nr: u32, t: &Tensor) {
         for v in &mut self.values {
-            if let Value::Packed(p) = v
-                && let Some(Packed { history: History::Output(n, tensor), .. }) = Arc::get_mut(p)
-                && *n == nr
+            if let Value::Stowed(s, of) = v
+                && *of == Of::Output(nr)
+                && let Some(s) = Arc::get_mut(s)
             {
-                *tensor = Some((t.downgrade(), t.version()));
+                s.became = Some((t.downgrade(), t.version()));
             }
         }
     }
@@ -385,13 +417,12 @@ impl Slots {
     pub fn keep_living_outputs(&mut self) -> impl Sized + use<> {
         let mut gone: SmallVec<[(Tensor, Option<Value>); 1]> = SmallVec::new();
         for v in &mut self.values {
-            if let Value::Packed(p) = v
-                && let History::Output(nr, Some((tensor, version))) = &p.history
+            if let Value::Stowed(s, Of::Output(nr)) = v
+                && let Some((tensor, version)) = &s.became
                 && let Some(t) = tensor.upgrade()
             {
                 let array = t.array();
-                let same = array.version() == *version && array.shape == p.shape && array.dtype == p.dtype;
-                let kept = same.then(|| Value::Output(KeptArray::new(&array, *nr)));
+                let kept = (array.version() == *version).then(|| Value::Output(KeptArray::new(&array, *nr)));
                 gone.push((t, kept.map(|k| std::mem::replace(v, k))));
             }
         }
@@ -402,48 +433,31 @@ impl Slots {
 fn output_edge(node: &Arc<Node>, nr: u32, dtype: DType) -> Edge {
     if dtype.is_float() && node.info().differentiable(nr) { Edge::Node(node.clone(), nr) } else { Edge::None }
 }
+/// The tensor, or an alias of it, with this history: the very tensor that was packed needs no alias.
+fn along(t: Tensor, edge: &Edge) -> Tensor {
+    if t.edge().same(edge) { t } else { Tensor::with_edge(t.array(), edge.clone()) }
+}
 impl Packed {
-    /// What the policy gives back, checked against what it was given.
-    fn value(&self, by: By<'_>, slot: &dyn Fn() -> SlotName) -> Result<Tensor> {
-        let want = Wanted { by, shape: self.shape, dtype: self.dtype };
-        let t = self.stowed.by.unpack(self.stowed.key, self.stowed.keeper.as_ref(), &want)?;
-        if !t.look(|a| a.shape == self.shape && a.dtype == self.dtype) {
-            let (shape, dtype) = (t.shape(), t.dtype());
-            bail!(
-                Runtime,
-                "{by}: unpacking the saved value {} gave a tensor of shape {:?} and dtype {}, but shape {:?} and dtype {} were packed. An unpack hook must return what pack was given",
-                slot(),
-                shape,
-                dtype.name(),
-                self.shape,
-                self.dtype.name()
-            );
-        }
-        Ok(t)
-    }
     fn unpack(&self, node: &Arc<Node>, slot: usize, history: bool) -> Result<Tensor> {
-        let t = self.value(By::Node(node), &|| node.slot_name(slot))?;
-        let (shape, dtype) = (self.shape, self.dtype);
+        let t = self.stowed.value(By::Node(node), &self.shape, self.dtype, &|| node.slot_name(slot))?;
         if !history {
             return Ok(t);
         }
+        let like = Meta { shape: self.shape, dtype: self.dtype };
         let edge = match &self.history {
             History::None => Edge::None,
-            History::Input(i) => node.inputs[*i as usize].edge.clone(),
             History::Edge(e) => e.clone(),
-            History::Output(nr, _) => output_edge(node, *nr, dtype),
             History::OnView(pair, on) => match on.upgrade() {
-                Some(on) => on.info().views.strided(Edge::Node(on.clone(), 0), &pair.0, &pair.1, &Meta { shape, dtype })?,
+                Some(on) => on.info().views.strided(Edge::Node(on.clone(), 0), &pair.0, &pair.1, &like)?,
                 None => Edge::None,
             },
         };
-        // The very tensor that was packed needs no alias: its own gradient goes the same way.
-        if t.edge().same(&edge) { Ok(t) } else { Ok(Tensor::with_edge(t.array(), edge)) }
+        Ok(along(t, &edge))
     }
 }
 
 /// Calls a policy's `pack` as rule 3 says: grad disabled, and an in-place change of the value is an error.
-pub fn pack_one(by: &Arc<dyn Pack>, s: &Saving<'_>) -> Result<Option<Stowed>> {
+pub fn pack_one(by: &Arc<dyn Pack>, s: &Saving<'_>) -> Result<Option<Arc<Stowed>>> {
     if by.quiet() {
         return by.pack(s);
     }
@@ -494,14 +508,11 @@ fn save_packed(by: &Arc<dyn Pack>, op: &'static str, slot: SlotName, array: &Arr
     }
     match pack_one(by, &Saving { op, slot, array, origin, guarded: false })? {
         None => keep(array, origin, input),
-        Some(stowed) => {
-            let history = match origin {
-                Origin::Output(nr) => History::Output(nr, None),
-                _ if input != NO_INPUT => History::Input(input),
-                Origin::Input(t) | Origin::Overwritten(t) => History::of(t.edge(), None),
-            };
-            Ok(Value::Packed(Arc::new(Packed { stowed, shape: array.shape, dtype: array.dtype, history })))
-        }
+        Some(stowed) => Ok(match origin {
+            Origin::Output(nr) => Value::Stowed(stowed, Of::Output(nr)),
+            _ if input != NO_INPUT => Value::Stowed(stowed, Of::Input(input)),
+            Origin::Input(t) | Origin::Overwritten(t) => Value::packed(stowed, Meta::of(array), History::of(t.edge())),
+        }),
     }
 }
 /// The node whose output a tensor is now, by name.
@@ -526,11 +537,9 @@ impl Parked {
     }
     /// An array without history in the hands of `by`, if that policy takes it.
     pub fn packed(by: Option<&Arc<dyn Pack>>, array: &Array, who: &'static str) -> Result<Option<Parked>> {
-        if by.is_none() {
-            return Ok(None);
-        }
-        let value = save(by, who, SlotName::of("output"), array, Origin::Output(0), 0)?;
-        Ok(matches!(value, Value::Packed(_)).then_some(Parked { value, edge: Edge::None }))
+        let saving = Saving { op: who, slot: SlotName::of("output"), array, origin: Origin::Output(0), guarded: false };
+        let stowed = by.map(|by| pack_one(by, &saving)).transpose()?.flatten();
+        Ok(stowed.map(|s| Parked { value: Value::packed(s, Meta::of(array), History::None), edge: Edge::None }))
     }
     /// A handle on the same value.
     pub fn share(&self) -> Parked {
@@ -556,10 +565,7 @@ impl Parked {
                 }
                 Ok(t.clone())
             }
-            Value::Packed(p) => {
-                let t = p.value(By::Function(by), &|| ARGUMENT)?;
-                if t.edge().same(&self.edge) { Ok(t) } else { Ok(Tensor::with_edge(t.array(), self.edge.clone())) }
-            }
+            Value::Packed(p) => Ok(along(p.stowed.value(By::Function(by), &p.shape, p.dtype, &|| ARGUMENT)?, &self.edge)),
             _ => bail!(Runtime, "{by}: an argument was not kept"),
         }
     }
