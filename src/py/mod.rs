@@ -43,13 +43,14 @@ impl From<Box<Error>> for PyErr {
     fn from(e: Box<Error>) -> PyErr {
         let text = match *e {
             Error::Python(e) => return e,
+            Error::Stop => return StopRecomputation::new_err(()),
             ref e => e.to_string(),
         };
         match e.python_class() {
             PythonClass::Runtime | PythonClass::Memory | PythonClass::Own => PyRuntimeError::new_err(text),
             PythonClass::LinAlg => _LinAlgError::new_err(text),
             PythonClass::Checkpoint => CheckpointError::new_err(text),
-            PythonClass::Stop => StopRecomputation::new_err(text),
+            PythonClass::Stop => StopRecomputation::new_err(()),
             PythonClass::Type => PyTypeError::new_err(text),
             PythonClass::Value => PyValueError::new_err(text),
             PythonClass::Index => PyIndexError::new_err(text),

@@ -119,7 +119,9 @@ impl Call {
         let (mut tensors, mut leaves): (SmallVec<[_; 2]>, SmallVec<[_; 2]>) = Default::default();
         for p in &self.parked {
             let t = p.get("checkpoint")?;
-            leaves.extend(t.leaf_id());
+            if let Some(id) = t.leaf_id() {
+                leaves.push(id);
+            }
             tensors.push(wrap(py, t)?);
         }
         set_arguments(leaves);

@@ -97,6 +97,19 @@ struct Table {
     calls: SmallVec<[Call; 1]>,
 }
 impl Table {
+    /// Takes over what a run took down for a call; gives back what nobody wants any more: another thread may have let go of its slot.
+    fn receive(&mut self, call: Option<u64>, mut values: Values) -> Values {
+        let mut gone = Values::new();
+        if values.iter().any(|(k, _)| !self.entries[*k as usize].alive) {
+            (values, gone) = values.into_iter().partition(|(k, _)| self.entries[*k as usize].alive);
+        }
+        match self.call(call) {
+            Some(c) if c.values.is_empty() => c.values = values,
+            Some(c) => c.values.extend(values),
+            None => gone.extend(values),
+        }
+        gone
+    }
     /// Is the storage among those that the region read?
     fn knows(&self, s: &Arc<Storage>) -> bool {
         self.reads.iter().any(|r| std::ptr::eq(r.storage.as_ptr(), Arc::as_ptr(s)))
@@ -196,22 +209,7 @@ impl Frame {
             (self.run)(keeper)
         };
         let Progress { at, stopped, wrong, log, values } = std::mem::take(&mut *collector.state());
-        let unused: Values = {
-            let mut t = self.table();
-            // another thread may have let go of a slot in the meantime
-            let (alive, gone) = values.into_iter().partition(|(k, _)| t.entries[*k as usize].alive);
-            match t.call(call) {
-                Some(c) if c.values.is_empty() => {
-                    c.values = alive;
-                    gone
-                }
-                Some(c) => {
-                    c.values.extend(alive);
-                    gone
-                }
-                None => gone.into_iter().chain(alive).collect(),
-            }
-        };
+        let unused = self.table().receive(call, values);
         drop(unused);
         if let Some(wrong) = wrong {
             return Err(Box::new(Error::Checkpoint(self.explain(wrong, &log))));
@@ -330,7 +328,12 @@ impl Stow for Frame {
             e.alive = false;
             let line = e.line.take();
             t.alive -= 1;
-            let values: SmallVec<[Value; 1]> = t.calls.iter_mut().filter_map(|c| c.take(key)).collect();
+            let mut values: SmallVec<[Value; 1]> = SmallVec::new();
+            for c in &mut t.calls {
+                if let Some(v) = c.take(key) {
+                    values.push(v);
+                }
+            }
             let reads = if t.alive == 0 { std::mem::take(&mut t.reads) } else { Vec::new() };
             (line, values, reads)
         };
@@ -349,12 +352,14 @@ pub struct Recording {
 pub type Leaves = SmallVec<[usize; 2]>;
 impl Recording {
     pub fn new(frame: Arc<Frame>, keeper: Option<Keeper>, arguments: &[Tensor]) -> Recording {
-        Recording {
-            frame,
-            keeper,
-            leaves: arguments.iter().filter_map(Tensor::leaf_id).collect(),
-            storages: arguments.iter().map(|t| t.look(|a| Arc::as_ptr(a.storage()) as usize)).collect(),
+        let mut r = Recording { frame, keeper, leaves: SmallVec::new(), storages: SmallVec::new() };
+        for t in arguments {
+            if let Some(id) = t.leaf_id() {
+                r.leaves.push(id);
+            }
+            r.storages.push(t.look(|a| Arc::as_ptr(a.storage()) as usize));
         }
+        r
     }
 }
 /// A captured leaf is kept, not forgotten: there are no bytes to win, and its version is checked. The same rule holds in both runs, and for
@@ -430,18 +435,24 @@ impl Drop for Opened {
         array::set_epoch(self.epoch);
         f.open.store(false, Release);
         // the region's own writes are its own
-        let gone: SmallVec<[Read; 1]> = {
+        let gone = {
             let mut t = f.table();
-            let all = t.alive == 0;
-            t.reads
-                .extract_if(.., |r| match r.storage.upgrade() {
-                    Some(s) if !all => {
-                        r.version = s.version().load(Relaxed);
-                        false
+            if t.alive == 0 {
+                std::mem::take(&mut t.reads)
+            } else {
+                let mut gone = Vec::new();
+                let mut i = 0;
+                while let Some(r) = t.reads.get_mut(i) {
+                    match r.storage.upgrade() {
+                        Some(s) => {
+                            r.version = s.version().load(Relaxed);
+                            i += 1;
+                        }
+                        None => gone.push(t.reads.swap_remove(i)),
                     }
-                    _ => true,
-                })
-                .collect()
+                }
+                gone
+            }
         };
         drop(gone);
     }

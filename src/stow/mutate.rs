@@ -60,7 +60,12 @@ impl Table {
         }
     }
     /// What slots share that saved this very region, still untouched, under `key`; None also if its last slot is just gone.
-    fn shared(&self, key: u32, a: &Array) -> Option<Arc<Stowed>> {
+    fn shared(&self, key: u32, s: &Saving<'_>) -> Option<Arc<Stowed>> {
+        // the very tensor is untouched: else its note were gone
+        let same = |held: &Held| match s.origin {
+            Origin::Input(t) if held.tensor().ptr_eq(t) => true,
+            _ => held.tensor().look(|b| b.same_elements(s.array) && b.version() == s.array.version()),
+        };
         match self.entries.get(key as usize) {
             Some(Entry::Original { held, stowed, .. }) if held.tensor().look(|b| b.same_elements(a) && b.version() == a.version()) => {
                 stowed.upgrade()
@@ -151,7 +156,7 @@ impl Pack for GuardPack {
         let (who, span) = (guard.address(), array.byte_span());
         let mut t = guard.table();
         Ok(Some(array.storage().with_notes(|notes| {
-            if let Some(shared) = notes.iter().filter(|n| n.is_by(who) && n.span == span).find_map(|n| t.shared(n.key, array)) {
+            if let Some(shared) = notes.iter().filter(|n| n.is_by(who) && n.span == span).find_map(|n| t.shared(n.key, s)) {
                 return shared;
             }
             let held = match s.origin {

@@ -521,42 +521,50 @@ pub fn maker(t: &Tensor) -> Option<(String, u32)> {
 }
 const ARGUMENT: SlotName = SlotName::of("argument");
 /// A tensor in the hands of the innermost policy, outside of any node: an argument of a checkpointed function.
-pub struct Parked {
-    value: Value,
-    edge: Edge,
+pub enum Parked {
+    /// No policy took it: the very tensor, with the version at which it was saved.
+    Here { held: Held, version: u64, _counted: Option<Counted> },
+    Away { stowed: Arc<Stowed>, like: Meta, edge: Edge },
 }
 impl Parked {
     pub fn new(t: &Tensor, by: &'static str) -> Result<Parked> {
-        let Some(pack) = mode::pack() else {
-            t.check_savable()?;
-            return Ok(Parked { value: t.look(|a| Value::kept(a, t)), edge: Edge::None });
-        };
-        let value = save(Some(&pack), by, ARGUMENT, &t.array(), Origin::Input(t), NO_INPUT)?;
-        let edge = if matches!(value, Value::Packed(_)) { t.edge() } else { Edge::None };
-        Ok(Parked { value, edge })
+        t.check_savable()?;
+        if let Some(pack) = mode::pack() {
+            let array = t.array();
+            let saving = Saving { op: by, slot: ARGUMENT, array: &array, origin: Origin::Input(t), guarded: false };
+            if let Some(stowed) = pack_one(&pack, &saving)? {
+                return Ok(Parked::Away { stowed, like: Meta::of(&array), edge: t.edge() });
+            }
+        }
+        let counts = t.counts_as_saved();
+        let (version, _counted) = t.look(|a| (a.version(), counts.then(|| Counted::new(a.storage()))));
+        Ok(Parked::Here { held: Held::of(t), version, _counted })
     }
     /// An array without history in the hands of `by`, if that policy takes it.
     pub fn packed(by: Option<&Arc<dyn Pack>>, array: &Array, who: &'static str) -> Result<Option<Parked>> {
         let saving = Saving { op: who, slot: SlotName::of("output"), array, origin: Origin::Output(0), guarded: false };
         let stowed = by.map(|by| pack_one(by, &saving)).transpose()?.flatten();
-        Ok(stowed.map(|s| Parked { value: Value::packed(s, Meta::of(array), History::None), edge: Edge::None }))
+        Ok(stowed.map(|stowed| Parked::Away { stowed, like: Meta::of(array), edge: Edge::None }))
     }
     /// A handle on the same value.
     pub fn share(&self) -> Parked {
-        Parked { value: self.value.share(), edge: self.edge.clone() }
+        match self {
+            Parked::Here { held, version, .. } => Parked::Here { held: held.clone(), version: *version, _counted: None },
+            Parked::Away { stowed, like, edge } => Parked::Away { stowed: stowed.clone(), like: *like, edge: edge.clone() },
+        }
     }
     /// The argument again, with the history it had.
     pub fn get(&self, by: &str) -> Result<Tensor> {
-        match &self.value {
-            Value::Kept { held, version, .. } => {
+        match self {
+            Parked::Here { held, version, .. } => {
                 let t = held.tensor();
-                let (found, shape) = t.look(|a| (a.version(), a.shape));
+                let found = t.version();
                 if found != *version {
                     return Err(Box::new(Error::Modified {
                         node: by.to_owned(),
                         slot: ARGUMENT.to_string(),
                         made_by: maker(t),
-                        shape: shape.to_vec(),
+                        shape: t.shape().to_vec(),
                         found,
                         expected: *version,
                         saved_at: None,
@@ -565,16 +573,24 @@ impl Parked {
                 }
                 Ok(t.clone())
             }
-            Value::Packed(p) => Ok(along(p.stowed.value(By::Function(by), &p.shape, p.dtype, &|| ARGUMENT)?, &self.edge)),
-            _ => bail!(Runtime, "{by}: an argument was not kept"),
+            Parked::Away { stowed, like, edge } => {
+                Ok(along(stowed.value(By::Function(by), &like.shape, like.dtype, &|| ARGUMENT)?, edge))
+            }
         }
     }
     pub fn visit(&self, f: &mut dyn FnMut(Visit<'_>)) {
-        self.value.visit(f);
-        match &self.edge {
-            Edge::Node(n, _) => f(Visit::Node(n)),
-            Edge::Leaf(h) => f(Visit::Held(h)),
-            Edge::None => {}
+        match self {
+            Parked::Here { held, .. } => f(Visit::Held(held)),
+            Parked::Away { stowed, edge, .. } => {
+                if Arc::strong_count(stowed) == 1 {
+                    f(Visit::Slot(stowed));
+                }
+                match edge {
+                    Edge::Node(n, _) => f(Visit::Node(n)),
+                    Edge::Leaf(h) => f(Visit::Held(h)),
+                    Edge::None => {}
+                }
+            }
         }
     }
 }
