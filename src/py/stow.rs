@@ -242,7 +242,7 @@ tensor([1.4174])
             return Ok(old.call1((function, PyTuple::new(py, args)?, kwargs, context_fn, debug, preserve))?);
         }
         if !function.is_callable() {
-            bail!(Type, "checkpoint: the function must be callable, not {}", function.get_type().name().map_err(PyErr::from)?);
+            bail!(Type, "checkpoint: the function must be callable, not {}", function.get_type().name()?);
         }
         let (first, again) = match context_fn {
             None => (None, None),

@@ -67,9 +67,7 @@ impl Table {
             _ => held.tensor().look(|b| b.same_elements(s.array) && b.version() == s.array.version()),
         };
         match self.entries.get(key as usize) {
-            Some(Entry::Original { held, stowed, .. }) if held.tensor().look(|b| b.same_elements(a) && b.version() == a.version()) => {
-                stowed.upgrade()
-            }
+            Some(Entry::Original { held, stowed, .. }) if same(held) => stowed.upgrade(),
             _ => None,
         }
     }

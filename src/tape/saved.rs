@@ -523,8 +523,16 @@ const ARGUMENT: SlotName = SlotName::of("argument");
 /// A tensor in the hands of the innermost policy, outside of any node: an argument of a checkpointed function.
 pub enum Parked {
     /// No policy took it: the very tensor, with the version at which it was saved.
-    Here { held: Held, version: u64, _counted: Option<Counted> },
-    Away { stowed: Arc<Stowed>, like: Meta, edge: Edge },
+    Here {
+        held: Held,
+        version: u64,
+        _counted: Option<Counted>,
+    },
+    Away {
+        stowed: Arc<Stowed>,
+        like: Meta,
+        edge: Edge,
+    },
 }
 impl Parked {
     pub fn new(t: &Tensor, by: &'static str) -> Result<Parked> {
@@ -573,9 +581,7 @@ impl Parked {
                 }
                 Ok(t.clone())
             }
-            Parked::Away { stowed, like, edge } => {
-                Ok(along(stowed.value(By::Function(by), &like.shape, like.dtype, &|| ARGUMENT)?, edge))
-            }
+            Parked::Away { stowed, like, edge } => Ok(along(stowed.value(By::Function(by), &like.shape, like.dtype, &|| ARGUMENT)?, edge)),
         }
     }
     pub fn visit(&self, f: &mut dyn FnMut(Visit<'_>)) {
