@@ -56,23 +56,7 @@ static INDEX_PUT: Info = Info {
     ..LISTED
 };
 /// What both have in common.
-const LISTED: Info = Info {
-    node: "",
-    op: "",
-    schema: "",
-    inputs: &[],
-    outputs: &["result"],
-    visible: 1,
-    nondiff: 0,
-    saves: &[],
-    saves_outputs: false,
-    order: &ORDER,
-    uses: crate::tape::Uses::NONE,
-    every: false,
-    view: false,
-    state: 0,
-    views: &VIEWS,
-};
+const LISTED: Info = Info { order: &ORDER, ..PLAIN };
 /// The indices that a node saved.
 fn saved_list(cx: &Cx<'_>, first: usize) -> Result<Vec<Option<Tensor>>> {
     (0..cx.node.inputs.len() - first).map(|i| cx.saved_opt(i)).collect()

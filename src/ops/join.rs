@@ -10,23 +10,7 @@ use crate::tape::{Backward, Cx, Info, Node, record};
 
 macro_rules! list_info {
     ($name:ident, $node:literal, $op:literal) => {
-        static $name: Info = Info {
-            node: $node,
-            op: $op,
-            schema: $op,
-            inputs: &["tensors"],
-            outputs: &["result"],
-            visible: 1,
-            nondiff: 0,
-            saves: &[],
-            saves_outputs: false,
-            order: &[],
-            uses: crate::tape::Uses::NONE,
-            every: true,
-            view: false,
-            state: 0,
-            views: &VIEWS,
-        };
+        static $name: Info = Info { node: $node, op: $op, schema: $op, inputs: &["tensors"], every: true, ..PLAIN };
     };
 }
 list_info!(CAT, "CatBackward0", "cat");

@@ -16,6 +16,24 @@ use std::sync::Arc;
 
 pub struct Home;
 pub static VIEWS: Home = Home;
+/// An op with one output that saves nothing and has no derivative: what the declarations by hand begin with.
+pub const PLAIN: Info = Info {
+    node: "",
+    op: "",
+    schema: "",
+    inputs: &[],
+    outputs: &["result"],
+    visible: 1,
+    nondiff: 0,
+    saves: &[],
+    saves_outputs: false,
+    order: &[],
+    uses: crate::tape::Uses::NONE,
+    every: false,
+    view: false,
+    state: 0,
+    views: &VIEWS,
+};
 impl Views for Home {
     fn strided(&self, edge: Edge, base: &Geometry, view: &Geometry, like: &Meta) -> Result<Edge> {
         let first = Meta { shape: view.shape, dtype: like.dtype };
@@ -36,23 +54,8 @@ impl Views for Home {
 
 macro_rules! plain_info {
     ($name:ident, $node:literal, $op:literal, $view:expr) => {
-        static $name: Info = Info {
-            node: $node,
-            op: $op,
-            schema: $op,
-            inputs: &["self"],
-            outputs: &["result"],
-            visible: 1,
-            nondiff: 0,
-            saves: &[],
-            saves_outputs: false,
-            order: &[],
-            uses: crate::tape::Uses::of(&[(0, &[])]),
-            every: false,
-            view: $view,
-            state: 0,
-            views: &VIEWS,
-        };
+        static $name: Info =
+            Info { node: $node, op: $op, schema: $op, inputs: &["self"], uses: crate::tape::Uses::of(&[(0, &[])]), view: $view, ..PLAIN };
     };
 }
 plain_info!(STRIDED, "AsStridedBackward0", "as_strided", true);

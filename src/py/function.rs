@@ -7,7 +7,7 @@ use super::node::{self, next_functions, saved_list};
 use super::tensor::{PyTensor, attached, wrap};
 use crate::array::Array;
 use crate::error::{Result, bail};
-use crate::ops::views::VIEWS;
+use crate::ops::views::PLAIN;
 use crate::ops::{self};
 use crate::tape::node::Meta;
 use crate::tape::record::{Tracing, rebase};
@@ -230,23 +230,7 @@ impl FunctionBase {
     }
 }
 
-static CUSTOM: Info = Info {
-    node: "PyFunction",
-    op: "custom function",
-    schema: "custom_function",
-    inputs: &[],
-    outputs: &["result"],
-    visible: 0,
-    nondiff: 0,
-    saves: &[],
-    saves_outputs: false,
-    order: &[],
-    uses: crate::tape::Uses::NONE,
-    every: true,
-    view: false,
-    state: 0,
-    views: &VIEWS,
-};
+static CUSTOM: Info = Info { node: "PyFunction", op: "custom function", schema: "custom_function", visible: 0, every: true, ..PLAIN };
 /// The node's operation: calls the context.
 struct Custom {
     ctx: Py<FunctionBase>,
@@ -332,23 +316,7 @@ impl Backward for Custom {
         Ok(())
     }
 }
-static INNER: Info = Info {
-    node: "SavedInnerValue",
-    op: "saved value",
-    schema: "saved_value",
-    inputs: &[],
-    outputs: &["result"],
-    visible: 0,
-    nondiff: 0,
-    saves: &[],
-    saves_outputs: false,
-    order: &[],
-    uses: crate::tape::Uses::NONE,
-    every: true,
-    view: false,
-    state: 0,
-    views: &VIEWS,
-};
+static INNER: Info = Info { node: "SavedInnerValue", op: "saved value", schema: "saved_value", visible: 0, every: true, ..PLAIN };
 /// Stands for the derivative, which nobody knows, of a value that `forward` computed from its inputs and saved.
 struct Inner {
     by: String,
