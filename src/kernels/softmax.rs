@@ -10,8 +10,9 @@ use crate::array::{Array, Fresh};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 
-simd! { fn softmax_line<T: Float>(x: [&[T]; 1], o: &mut [T]) {
-    let [x] = x;
+/// Writes the exponentials of x - max; gives that largest element and the sum.
+#[inline(always)]
+fn exponentials<const FMA: bool, T: Float>(x: &[T], o: &mut [T]) -> (T, f64) {
     let top = T::narrow(line::<FMA, T, Greatest, Same>(&Same, x, T::ZERO));
     let mut sum = 0.0;
     for (x, o) in x.chunks(PART).zip(o.chunks_mut(PART)) {
@@ -20,6 +21,11 @@ simd! { fn softmax_line<T: Float>(x: [&[T]; 1], o: &mut [T]) {
         }
         sum += part::<FMA, T, Add, Same>(&Same, o, T::ZERO).widen();
     }
+    (top, sum)
+}
+simd! { fn softmax_line<T: Float>(x: [&[T]; 1], o: &mut [T]) {
+    let [x] = x;
+    let (_, sum) = exponentials::<FMA, T>(x, o);
     let r = T::narrow(1.0 / sum);
     for o in o {
         *o = *o * r;
@@ -27,14 +33,7 @@ simd! { fn softmax_line<T: Float>(x: [&[T]; 1], o: &mut [T]) {
 } }
 simd! { fn log_softmax_line<T: Float>(x: [&[T]; 1], o: &mut [T]) {
     let [x] = x;
-    let top = T::narrow(line::<FMA, T, Greatest, Same>(&Same, x, T::ZERO));
-    let mut sum = 0.0;
-    for (x, o) in x.chunks(PART).zip(o.chunks_mut(PART)) {
-        for (o, &x) in o.iter_mut().zip(x) {
-            *o = (x - top).exp::<FMA>();
-        }
-        sum += part::<FMA, T, Add, Same>(&Same, o, T::ZERO).widen();
-    }
+    let (top, sum) = exponentials::<FMA, T>(x, o);
     let log = T::narrow(Real::log::<FMA>(sum));
     for (o, &x) in o.iter_mut().zip(x) {
         *o = (x - top) - log;
