@@ -9,6 +9,7 @@ use crate::kernels::reduce::{self, Axes};
 use crate::kernels::{pointwise, sort, table};
 use crate::layout::{given_size, wrap_dim, wrap_dims};
 use crate::ops::unary::{plus, times, zeros_of};
+use crate::tape;
 use smallvec::smallvec;
 
 /// The axes that `dim` names: all where it is absent or empty, as in torch.
@@ -47,12 +48,21 @@ pub(super) fn kept_dims(g: &Tensor, dim: &Option<Ints>, keepdim: bool, ndim: usi
 pub(super) fn spread(g: &Tensor, dim: &Option<Ints>, keepdim: bool, shape: &Dims) -> Result<Tensor> {
     expand(&kept_dims(g, dim, keepdim, shape.len())?, Sizes::of(shape))
 }
+/// A gradient of one element for every element of `shape`: a view of it, or for a few elements a tensor, which costs less from there on.
+fn everywhere(g: &Tensor, shape: &Dims) -> Result<Tensor> {
+    const FEW: usize = 256;
+    if shape.numel() > FEW || tape::grad_enabled() || tape::mode::dispatching() {
+        return expand(g, Sizes::of(shape));
+    }
+    let (value, dtype) = g.look(|a| (a.item(), a.dtype));
+    Ok(Tensor::new(Array::full(*shape, dtype, value)?))
+}
 op! {
     /// Sum of all elements; integers add up in int64.
     SumBackward0 = fn sum(self_; *, dtype: Option<DType> = None);
     forward(_out) reduce::sum(self_, Axes::All, false, sum_dtype(self_.dtype, *dtype));
     shows { self_sym_sizes: cx.shape(0).attr() };
-    grad(g, cx) { self_ uses [] => expand(g, Sizes::of(&cx.shape(0))) }
+    grad(g, cx) { self_ uses [] => everywhere(g, &cx.shape(0)) }
 }
 op! {
     /// Sum over the dimensions `dim` (all if None or empty).
@@ -85,7 +95,7 @@ op! {
     shows { self_sym_sizes: cx.shape(0).attr(), self_sym_numel: cx.shape(0).numel().attr() };
     grad(g, cx) { self_ uses [] => {
         let shape = cx.shape(0);
-        div(&expand(g, Sizes::of(&shape))?, &number(shape.numel() as f64)?)
+        div(&everywhere(g, &shape)?, &number(shape.numel() as f64)?)
     } }
 }
 op! {
