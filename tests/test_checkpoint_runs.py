@@ -4,6 +4,8 @@ meanwhile: exceptions caught, generators, inner gradients, nesting, containers, 
 
 from __future__ import annotations
 
+import inspect
+import pickle
 import threading
 
 import pytest
@@ -141,6 +143,51 @@ def test_a_checkpointed_program_has_the_gradients_of_the_plain_one(name, options
         assert torch.autograd.grad(ck(function, x, **options).sum(), x)[0].tolist() == want
         return
     assert gradients(lambda x: ck(function, x, **options), leaf()) == gradients(function, leaf())
+
+
+def test_how_it_is_called():
+    x = leaf()
+    assert "*args" in str(inspect.signature(checkpoint))
+    assert checkpoint(function=torch.sin, input=x).tolist() == x.sin().tolist()
+    assert checkpoint(lambda t, *, scale: t * scale, x, scale=3.0).tolist() == (x * 3).tolist()
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'function'"):
+        checkpoint()
+    with pytest.raises(TypeError, match="must be callable, not Tensor"):
+        checkpoint(x, x)
+    with pytest.raises(ValueError, match="determinism_check should be one of"):
+        checkpoint(torch.sin, x, determinism_check=3)
+    with pytest.raises(TypeError):
+        checkpoint(torch.sin, x, nosuch=1)
+    assert pickle.loads(pickle.dumps(checkpoint)) is checkpoint
+
+
+def test_settings_are_those_of_their_thread():
+    x, runs = leaf(), []
+
+    def two(t):
+        runs.append(threading.get_ident())
+        y = t.sin()
+        runs.append("between")
+        return y.exp().cos(), y.detach()
+
+    def run():
+        checkpoint(two, x)[0].sum().backward()
+
+    with torch.utils.checkpoint.set_checkpoint_early_stop(False), torch.utils.checkpoint.set_checkpoint_debug_enabled(True):
+        other = threading.Thread(target=run)
+        other.start()
+        other.join()
+        flag = [True]
+        y = checkpoint(lambda t: t.sin() if flag[0] else t.cos(), x)
+        flag[0] = False
+        with pytest.raises(torch.utils.checkpoint.CheckpointError, match="Saved during the forward pass"):
+            y.sum().backward()
+    flag[0] = True
+    y = checkpoint(lambda t: t.sin() if flag[0] else t.cos(), x)
+    flag[0] = False
+    with pytest.raises(torch.utils.checkpoint.CheckpointError, match="Pass debug=True"):
+        y.sum().backward()
+    assert len(runs) == 4
 
 
 def test_forward_runs_once_and_each_backward_once():

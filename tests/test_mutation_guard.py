@@ -73,6 +73,47 @@ def test_one_region_saved_often_is_one_entry_until_it_is_written():
     assert got == [[1.0] * 4] * 5 + [[2.0] * 4]
 
 
+LAYOUTS = {
+    "t_": lambda t: t.t_(),
+    "unsqueeze_": lambda t: t.unsqueeze_(0),
+    "squeeze_": lambda t: t.squeeze_(),
+    "swapaxes_": lambda t: t.swapaxes_(0, 1),
+    "resize_": lambda t: t.detach().resize_(4),
+    "set data": lambda t: setattr(t, "data", torch.zeros(3, 2)),
+}
+
+
+@pytest.mark.parametrize("write", [False, True])
+@pytest.mark.parametrize("change", LAYOUTS)
+def test_a_tensor_that_changes_its_layout_after_the_save(change, write):
+    w = torch.ones(2, 3, requires_grad=True)
+    with allow_mutation_on_saved_tensors() as guard:
+        y = w * 2
+        z = y * y
+        with torch.no_grad():
+            LAYOUTS[change](y)
+            if write:
+                y.mul_(5)
+        z.sum().backward()
+        assert held(guard) == (0, 0)
+    assert w.grad.tolist() == [[8.0] * 3] * 2
+
+
+def test_views_of_one_region_share_their_entry_and_others_do_not():
+    w = leaf(1.0, 1.0, 1.0, 1.0)
+    with allow_mutation_on_saved_tensors() as guard:
+        b = torch.tensor([1.0, 2.0, 3.0, 4.0])
+        y = (w * b).sum() + (w * b.detach()).sum() + (w * b.view(4)).sum()
+        assert held(guard) == (1, 0)
+        z = (w[:2] * b[:2]).sum() + (w.view(2, 2) * b.view(2, 2)).sum()
+        assert held(guard) == (3, 0)
+        b.zero_()
+        assert held(guard) == (0, 3)
+        (y + z).backward()
+        assert held(guard) == (0, 0)
+    assert w.grad.tolist() == [5.0, 10.0, 12.0, 16.0]
+
+
 def test_an_unwritten_value_is_the_very_tensor():
     with allow_mutation_on_saved_tensors():
         b = torch.ones(4)

@@ -3,7 +3,7 @@ use super::call::{Given, Raw, add_raw, call_stoppable, tensor_of};
 use super::keeper::{Keeper, Owned};
 use super::tensor::{DESCENT, PyTensor, attached, visit_one, wrap};
 use crate::error::{Result, bail};
-use crate::stow::checkpoint::{Check, Frame, Opened, Recording, set_arguments};
+use crate::stow::checkpoint::{Check, Collector, Frame, Opened, Recording};
 use crate::stow::mutate::{Guard, GuardPack};
 use crate::stow::selective::Kept;
 use crate::tape::random::{Drawing, Notes, Noting};
@@ -114,7 +114,7 @@ impl Call {
 }
 impl Call {
     /// Runs the function again, with its arguments unparked, its random state and its context; what it returns is dropped.
-    fn run(&self) -> Result<()> {
+    fn run(&self, collector: &Collector) -> Result<()> {
         let py = attached();
         let (mut tensors, mut leaves): (SmallVec<[_; 2]>, SmallVec<[_; 2]>) = Default::default();
         for p in &self.parked {
@@ -124,7 +124,7 @@ impl Call {
             }
             tensors.push(wrap(py, t)?);
         }
-        set_arguments(leaves);
+        collector.set_arguments(leaves);
         let mut arguments: SmallVec<[_; 4]> = SmallVec::new();
         for t in &self.arguments {
             arguments.push(t.build(py, &tensors)?);
@@ -278,12 +278,12 @@ tensor([1.4174])
     }
 }
 /// Runs the call that the keeper keeps.
-fn run_kept(keeper: Option<&Keeper>) -> Result<()> {
+fn run_kept(keeper: Option<&Keeper>, collector: &Collector) -> Result<()> {
     let py = attached();
     let Some(k) = keeper else { return Ok(()) };
     let owner = k.owner.get().clone_ref(py);
     let call = owner.bind(py).cast::<Call>().map_err(PyErr::from)?;
-    call.get().run()
+    call.get().run(collector)
 }
 
 /// The policy around the frame that is open on this thread: where what selective checkpointing keeps goes.

@@ -30,8 +30,8 @@ pub enum Check {
     /// These, and a hash of the bytes.
     Values,
 }
-/// Runs the region again; what it saves goes to the collector that is the thread's policy at that time.
-pub type Run = dyn Fn(Option<&Keeper>) -> Result<()> + Send + Sync;
+/// Runs the region again; what it saves goes to the collector, which is the thread's policy at that time and wants to know the arguments.
+pub type Run = dyn Fn(Option<&Keeper>, &Collector) -> Result<()> + Send + Sync;
 
 /// One save of the region.
 struct Entry {
@@ -205,10 +205,10 @@ impl Frame {
             state: Mutex::default(),
         });
         let result = {
-            let _run = Running::start(collector.clone());
-            (self.run)(keeper)
+            let _alone = Alone::with(collector.clone());
+            (self.run)(keeper, &collector)
         };
-        let Progress { at, stopped, wrong, log, values } = std::mem::take(&mut *collector.state());
+        let Progress { at, stopped, wrong, log, values, .. } = std::mem::take(&mut *collector.state());
         let unused = self.table().receive(call, values);
         drop(unused);
         if let Some(wrong) = wrong {
@@ -465,6 +465,8 @@ struct Progress {
     wrong: Option<String>,
     log: Vec<(Look, Option<Line>)>,
     values: Values,
+    /// Addresses of the leaves among the arguments.
+    leaves: Leaves,
 }
 /// The policy of a recomputation: takes values down by position, keeps the slots as usual, stops at the last one needed.
 pub struct Collector {
@@ -484,6 +486,10 @@ impl Collector {
         }
         let guard = self.guard.get_or_init(Guard::new).clone();
         GuardPack { guard, outer: None }.pack(&Saving { origin: Origin::Output(0), ..*s })
+    }
+    /// Addresses of the leaves among the arguments of the run that is starting.
+    pub fn set_arguments(&self, leaves: Leaves) {
+        self.state().leaves = leaves;
     }
     /// Is the value what was saved at this place?
     fn compare(&self, nr: usize, s: &Saving<'_>) -> Result<()> {
@@ -525,15 +531,6 @@ impl Collector {
         Box::new(Error::Stop)
     }
 }
-thread_local! { static ARGUMENTS: std::cell::RefCell<SmallVec<[Leaves; 2]>> = const { std::cell::RefCell::new(SmallVec::new_const()) }; }
-/// Addresses of the leaves among the arguments of the run that is starting.
-pub fn set_arguments(leaves: Leaves) {
-    ARGUMENTS.with(|a| {
-        if let Some(top) = a.borrow_mut().last_mut() {
-            *top = leaves;
-        }
-    })
-}
 impl Pack for Collector {
     fn recomputes(&self) -> bool {
         true
@@ -545,12 +542,12 @@ impl Pack for Collector {
         true
     }
     fn pack(&self, s: &Saving<'_>) -> Result<Option<Arc<Stowed>>> {
-        if ARGUMENTS.with(|a| stays(s, a.borrow().last().map_or(&[], |l| l))) {
-            return Ok(None);
-        }
         let f = &self.frame;
         let line = f.line();
         let mut p = self.state();
+        if stays(s, &p.leaves) {
+            return Ok(None);
+        }
         if p.stopped {
             return Err(Box::new(Error::Stop)); // user code caught the first one
         }
@@ -587,21 +584,6 @@ impl Pack for Collector {
         }
         // the region may differentiate inside: its own slots are under the same guard
         self.guard_if(guarded, s)
-    }
-}
-/// A recomputation starts as if nothing were open on the thread; everything is put back on every way out.
-struct Running {
-    _alone: Alone,
-}
-impl Running {
-    fn start(collector: Arc<Collector>) -> Running {
-        ARGUMENTS.with(|a| a.borrow_mut().push(Leaves::new()));
-        Running { _alone: Alone::with(collector) }
-    }
-}
-impl Drop for Running {
-    fn drop(&mut self) {
-        ARGUMENTS.with(|a| a.borrow_mut().pop());
     }
 }
 /// A hash of the elements in row-major order, at memory speed: eight lanes of multiply and rotate.
