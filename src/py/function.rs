@@ -1,11 +1,11 @@
 //! Custom functions: the context object of `autograd.Function`, `apply`, and the node that runs the user's backward.
 //!
-//! Ownership. The node owns the context (it calls its `apply`); the context knows its node weakly, so there is no cycle of ours. Cycles
+//! Ownership. The node owns the context (it calls the user's `backward` with it); the context knows its node weakly, so there is no cycle of ours. Cycles
 //! through attributes of the context are seen by the collector: the node shows the context, the context its dict.
+use super::call::call_stoppable;
 use super::hooks::Handle;
 use super::node::{self, next_functions, saved_list};
 use super::tensor::{PyTensor, attached, wrap};
-use crate::array::Array;
 use crate::error::{Result, bail};
 use crate::ops::views::PLAIN;
 use crate::ops::{self};
@@ -18,6 +18,7 @@ use crate::tape::{Backward, Cx, Edge, Info, Node, Tensor, mode};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList, PyTuple, PyType};
 use smallvec::SmallVec;
 use std::borrow::Cow;
@@ -234,7 +235,6 @@ static CUSTOM: Info = Info { node: "PyFunction", op: "custom function", schema: 
 /// The node's operation: calls the context.
 struct Custom {
     ctx: Py<FunctionBase>,
-    name: String,
     /// For each argument of forward: the number of its input, if it is a tensor.
     inputs: Vec<Option<u32>>,
     nondiff: u64,
@@ -244,7 +244,7 @@ impl Backward for Custom {
         &CUSTOM
     }
     fn name(&self) -> Cow<'static, str> {
-        Cow::Owned(self.name.clone())
+        Cow::Owned(class_name(self.ctx.bind(attached())))
     }
     fn list(&self) -> Option<(&'static str, usize)> {
         Some(("tensors", 0))
@@ -265,20 +265,21 @@ impl Backward for Custom {
             let t = ctx.get().told();
             (t.materialize, t.materialize_nondiff)
         };
-        let given = g.iter().enumerate().map(|(i, g)| -> PyResult<Bound<'_, PyAny>> {
+        let mut given: SmallVec<[Bound<'_, PyAny>; 4]> = SmallVec::new();
+        given.push(ctx.clone().into_any());
+        for (i, g) in g.iter().enumerate() {
             let zeros = materialize && (materialize_nondiff || self.nondiff >> i & 1 == 0);
-            Ok(match g {
+            given.push(match g {
                 Some(t) => wrap(py, t.clone())?.into_any(),
                 None if zeros => {
                     let m = cx.node.output(i);
                     wrap(py, ops::zeros(m.shape, m.dtype)?)?.into_any()
                 }
                 None => py.None().into_bound(py),
-            })
-        });
-        let given = PyTuple::new(py, given.collect::<PyResult<Vec<_>>>()?)?;
+            });
+        }
         // The engine's own `needs` decides what this call wants; the context keeps what `forward` was told.
-        let r = ctx.getattr(pyo3::intern!(py, "apply"))?.call1(given)?;
+        let r = call_stoppable(&derivative(ctx)?, &given, None)?;
         let results = match r.cast::<PyTuple>() {
             Ok(t) => t.clone(),
             Err(_) => PyTuple::new(py, [r])?,
@@ -286,7 +287,7 @@ impl Backward for Custom {
         let n = self.inputs.len();
         let spare = (n..results.len()).any(|i| !results.get_item(i).is_ok_and(|o| o.is_none()));
         if results.len() < n || spare {
-            bail!(Runtime, "function {} returned an incorrect number of gradients (expected {n}, got {})", self.name, results.len());
+            bail!(Runtime, "function {} returned an incorrect number of gradients (expected {n}, got {})", self.name(), results.len());
         }
         for (i, (o, to)) in results.iter().zip(&self.inputs).enumerate() {
             match (to, o.is_none()) {
@@ -295,7 +296,7 @@ impl Backward for Custom {
                     bail!(
                         Runtime,
                         "function {} returned a gradient different from None at position {}, but the corresponding forward input was not a Variable",
-                        self.name,
+                        self.name(),
                         i + 1
                     )
                 }
@@ -304,7 +305,7 @@ impl Backward for Custom {
                         bail!(
                             Type,
                             "function {}: expected Tensor or None at position {}, but got {}",
-                            self.name,
+                            self.name(),
                             i + 1,
                             o.get_type().name()?
                         )
@@ -315,6 +316,30 @@ impl Backward for Custom {
         }
         Ok(())
     }
+}
+fn class_name(ctx: &Bound<'_, FunctionBase>) -> String {
+    ctx.get_type().name().map_or_else(|_| "?".into(), |n| n.to_string())
+}
+/// The user's `backward`, under that name or the name `vjp`.
+fn derivative<'py>(ctx: &Bound<'py, FunctionBase>) -> PyResult<Bound<'py, PyAny>> {
+    static ABSENT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let py = ctx.py();
+    // what the base class has under both names
+    let absent = ABSENT.get_or_try_init(py, || -> PyResult<_> {
+        Ok(py.import("stowgrad.autograd.function")?.getattr("Function")?.getattr("backward")?.unbind())
+    })?;
+    let class = ctx.get_type().getattr(pyo3::intern!(py, "_forward_cls"))?;
+    let (backward, vjp) = (class.getattr(pyo3::intern!(py, "backward"))?, class.getattr(pyo3::intern!(py, "vjp"))?);
+    if vjp.is(absent) {
+        return Ok(backward);
+    }
+    if !backward.is(absent) {
+        return Err(PyRuntimeError::new_err(format!(
+            "Implementing both 'backward' and 'vjp' for a custom Function is not allowed: {} has both",
+            class.getattr("__name__")?
+        )));
+    }
+    Ok(vjp)
 }
 static INNER: Info = Info { node: "SavedInnerValue", op: "saved value", schema: "saved_value", visible: 0, every: true, ..PLAIN };
 /// Stands for the derivative, which nobody knows, of a value that `forward` computed from its inputs and saved.
@@ -377,8 +402,12 @@ fn apply<'py>(cls: &Bound<'py, PyType>, args: &Bound<'py, PyTuple>) -> PyResult<
             cls.getattr(pyo3::intern!(py, "setup_context"))?.call1((ctx, args, &out))?;
             return Ok(out);
         }
-        let all: SmallVec<[Bound<'py, PyAny>; 5]> = std::iter::once(ctx.clone().into_any()).chain(args.iter()).collect();
-        forward.call1(PyTuple::new(py, all)?)
+        let mut all: SmallVec<[Bound<'py, PyAny>; 5]> = SmallVec::new();
+        all.push(ctx.clone().into_any());
+        for a in args.iter() {
+            all.push(a);
+        }
+        Ok(call_stoppable(&forward, &all, None)?)
     })?;
     finish(py, ctx, &tensors, inputs, graded, result)
 }
@@ -402,25 +431,31 @@ fn finish<'py>(
     result: Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let many = result.cast::<PyTuple>().ok().cloned();
-    let given: Vec<Bound<'py, PyAny>> = many.as_ref().map_or_else(|| vec![result.clone()], |t| t.iter().collect());
+    let mut given: SmallVec<[Bound<'py, PyAny>; 2]> = SmallVec::new();
+    match &many {
+        Some(t) => given.extend(t.iter()),
+        None => given.push(result.clone()),
+    }
     let (to_save, dirty, nondiff) = {
         let mut t = ctx.get().told();
         (t.to_save.take(), t.dirty.take(), t.non_differentiable.take())
     };
-    let name = ctx.get_type().name()?.to_string();
+    let name = || class_name(ctx);
     let dirty = listed(&dirty, py, "mark_dirty")?;
     let nondiff = listed(&nondiff, py, "mark_non_differentiable")?;
     let among = |list: &[Tensor], t: &Tensor| list.iter().any(|x| x.ptr_eq(t));
     if !given.iter().any(|o| o.is_instance_of::<PyTensor>()) && many.is_none() {
         return Err(PyTypeError::new_err(format!(
-            "{name}.forward: expected Tensor or tuple of Tensor (got {}) for return value 0",
+            "{}.forward: expected Tensor or tuple of Tensor (got {}) for return value 0",
+            name(),
             result.get_type().name()?
         )));
     }
     for d in &dirty {
         if !given.iter().any(|o| o.cast::<PyTensor>().is_ok_and(|t| t.get().tensor().ptr_eq(d))) {
             return Err(PyRuntimeError::new_err(format!(
-                "{name}: Some elements marked as dirty during the forward method were not returned as output. The inputs that are modified inplace must all be outputs of the Function."
+                "{}: Some elements marked as dirty during the forward method were not returned as output. The inputs that are modified inplace must all be outputs of the Function.",
+                name()
             )));
         }
         if graded && among(tensors, d) {
@@ -440,7 +475,6 @@ fn finish<'py>(
         });
         return back(py, many.is_some(), outs.collect::<PyResult<Vec<_>>>()?);
     }
-    let arrays: Vec<Array> = tensors.iter().map(Tensor::array).collect();
     let mut metas: SmallVec<[Meta; 4]> = SmallVec::new();
     let mut mask = 0u64;
     for (i, o) in given.iter().enumerate() {
@@ -456,21 +490,18 @@ fn finish<'py>(
             Err(_) => metas.push(Meta { shape: Default::default(), dtype: crate::dtype::default_dtype() }),
         }
     }
-    let node_inputs = tensors
-        .iter()
-        .zip(&arrays)
-        .map(|(t, a)| {
-            let mut input = crate::tape::node::Input::along(if t.requires_grad() { t.edge() } else { Edge::None });
-            input.looks(a, &metas[0]);
-            input
-        })
-        .collect();
-    let op = Box::new(Custom { ctx: ctx.clone().unbind(), name: name.clone(), inputs, nondiff: mask });
+    let mut node_inputs = crate::tape::node::Inputs::new();
+    for t in tensors {
+        let mut input = crate::tape::node::Input::along(if t.requires_grad() { t.edge() } else { Edge::None });
+        t.look(|a| input.looks(a, &metas[0]));
+        node_inputs.push(input);
+    }
+    let op = Box::new(Custom { ctx: ctx.clone().unbind(), inputs, nondiff: mask });
     let n = Node::new(mode::next_seq(), op, node_inputs, &metas, Slots::default(), super::hooks::line());
     ctx.get().told().node = Arc::downgrade(&n);
     // outputs get their history first: a saved output leads to this node
     let mut outs: Vec<Bound<'py, PyAny>> = Vec::with_capacity(given.len());
-    let mut finals: Vec<(Tensor, Tensor, u32)> = Vec::new();
+    let mut finals: SmallVec<[(Tensor, Tensor, u32); 2]> = SmallVec::new();
     for (i, o) in given.iter().enumerate() {
         let Ok(w) = o.cast::<PyTensor>() else {
             outs.push(o.clone());

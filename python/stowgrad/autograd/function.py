@@ -3,7 +3,8 @@
 The context object, what it saves and `apply` are native (`_C._FunctionBase`); here are the classes a user sees around
 it. Invariants: every subclass of Function owns one subclass of BackwardCFunction, named after it, as `_backward_cls`;
 its instances are at once `ctx` and the graph node (`y.grad_fn`), and `_forward_cls` leads back. `_has_setup_context`
-says which of the two calling conventions `apply` must use. In backward the core calls `ctx.apply(*grads)`.
+says which of the two calling conventions `apply` must use. In backward the core calls
+the user's function as `ctx.apply(*grads)` does.
 """
 
 from __future__ import annotations
