@@ -376,12 +376,38 @@ impl<T> Place<T> {
         Place(Arc::new_uninit())
     }
     #[inline(always)]
+    pub fn own(self, value: T) -> Own<T> {
+        Own(self.fill(value))
+    }
+    #[inline(always)]
     pub fn fill(self, value: T) -> Arc<T> {
         // SAFETY: nobody else has it yet; it is initialised before it is given out.
         unsafe {
             Arc::as_ptr(&self.0).cast_mut().write(MaybeUninit::new(value));
             self.0.assume_init()
         }
+    }
+}
+/// A shared value that nobody else has yet, to be completed in its place.
+pub struct Own<T>(Arc<T>);
+impl<T> Own<T> {
+    #[inline(always)]
+    pub fn share(self) -> Arc<T> {
+        self.0
+    }
+}
+impl<T> std::ops::Deref for Own<T> {
+    type Target = T;
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+impl<T> std::ops::DerefMut for Own<T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: `Place::own` made the only handle, which leaves here by `share` alone; `&mut self` makes the borrow exclusive.
+        unsafe { &mut *Arc::as_ptr(&self.0).cast_mut() }
     }
 }
 fn system(size: usize) -> Option<NonNull<u8>> {

@@ -19,6 +19,7 @@ use pyo3::type_object::PyTypeInfo;
 use pyo3::types::PyType;
 use std::ffi::CString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering::*};
 
 type Fast = unsafe extern "C" fn(*mut PyObject, *const *mut PyObject, Py_ssize_t, *mut PyObject) -> *mut PyObject;
@@ -597,7 +598,11 @@ unsafe fn answer(
     // SAFETY: CPython calls attached; `kw` is null or a tuple that outlives the call.
     let (py, named) = unsafe { (Python::assume_attached(), if kw.is_null() { 0 } else { ffi::PyTuple_GET_SIZE(kw) as usize }) };
     let g = Given { py, this, args, n: n as usize, names: kw, named, how: Taking::default() };
-    match catch_unwind(AssertUnwindSafe(|| f(&g))).unwrap_or_else(|_| Err(panicked(name))) {
+    given(py, name, || f(&g))
+}
+#[inline(always)]
+fn given<'py, T>(py: Python<'py>, name: &'static str, f: impl FnOnce() -> Result<Bound<'py, T>, Raise>) -> *mut PyObject {
+    match catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|_| Err(panicked(name))) {
         Ok(r) => r.into_ptr(),
         Err(Raise::Stop) => {
             // SAFETY: attached; the class lives as long as the module.
@@ -609,6 +614,55 @@ unsafe fn answer(
             std::ptr::null_mut()
         }
     }
+}
+/// A binary operator of Python whose usual operands, two plain tensors or one and a number, go straight to the op.
+pub trait Operator {
+    const NAME: &'static str;
+    /// Python's names of it.
+    const METHODS: [&'static str; 2];
+    fn op(a: &Tensor, b: &Tensor) -> crate::error::Result<Tensor>;
+    /// Its place among the operators of a class.
+    fn slot(of: &mut ffi::PyNumberMethods) -> &mut Option<ffi::binaryfunc>;
+    /// What stood there before: for all other operands.
+    fn rest() -> &'static OnceLock<ffi::binaryfunc>;
+}
+unsafe extern "C" fn operator<O: Operator>(a: *mut PyObject, b: *mut PyObject) -> *mut PyObject {
+    // SAFETY: CPython calls attached, with two objects that it holds for the length of the call.
+    unsafe {
+        let py = Python::assume_attached();
+        let (x, y) = (Borrowed::from_ptr(py, a), Borrowed::from_ptr(py, b));
+        if let Some(x) = plain_tensor(x) {
+            if let Some(y) = plain_tensor(y) {
+                return given(py, O::NAME, || Ok(super::wrap(py, O::op(x, y)?)?));
+            }
+            if let Some(n) = exact_number(y) {
+                return given(py, O::NAME, || Ok(super::wrap(py, O::op(x, &crate::ops::number(n)?)?)?));
+            }
+        }
+        match O::rest().get() {
+            Some(f) => f(a, b),
+            None => py.NotImplemented().into_ptr(),
+        }
+    }
+}
+/// Puts an operator before what the class has in its place, in the descriptors too: subclasses take it from there.
+pub fn put_operator<O: Operator>(class: &Bound<'_, PyType>) -> PyResult<()> {
+    // SAFETY: a heap class has a table of operators; the descriptors' type is compared before they are read.
+    unsafe {
+        let slot = O::slot(&mut *(*class.as_type_ptr()).tp_as_number);
+        let Some(old) = slot.replace(operator::<O>) else { return Err(PyRuntimeError::new_err("an operator is missing")) };
+        let _ = O::rest().set(old);
+        for name in O::METHODS {
+            let d = class.getattr(name)?;
+            if ffi::Py_TYPE(d.as_ptr()) == &raw mut ffi::PyWrapperDescr_Type {
+                let d = d.as_ptr().cast::<ffi::PyWrapperDescrObject>();
+                if (*d).d_wrapped == old as *mut std::ffi::c_void {
+                    (*d).d_wrapped = operator::<O> as *mut std::ffi::c_void;
+                }
+            }
+        }
+    }
+    Ok(())
 }
 #[cold]
 fn panicked(name: &str) -> Raise {

@@ -72,6 +72,7 @@ mod _C {
     fn init(m: &Bound<'_, PyModule>) -> PyResult<()> {
         tensor::install(m.py())?;
         call::install(m)?;
+        number::install(m)?;
         m.add("LinAlgError", m.py().get_type::<_LinAlgError>())?;
         m.add("_LinAlgError", m.py().get_type::<_LinAlgError>())?;
         special::install(m)?;

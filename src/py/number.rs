@@ -2,17 +2,20 @@
 //!
 //! Two plain tensors, or one and a Python float or int, go straight to the op's Rust function. Everything else (subclasses, numpy's numbers,
 //! objects that are no operand) takes the road of a call by name, as `a.mul(b)` would; what that refuses for its type is NotImplemented, so
-//! that Python tries the other operand.
+//! that Python tries the other operand. For `+ - * /` the first case is answered by a function of our own in the class's table (`operators`),
+//! which leaves out what pyo3 does around a method and is stopped without an exception object; the methods answer the rest.
 use super::arg::scalar;
-use super::call::{Style, by_name, exact_number, plain_tensor};
+use super::call::{Operator, Style, by_name, exact_number, plain_tensor, put_operator};
 use super::{PyTensor, wrap};
 use crate::dtype::Scalar;
 use crate::error::Result;
 use crate::ops;
 use crate::tape::Tensor;
 use pyo3::exceptions::PyTypeError;
+use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::pyclass::CompareOp;
+use std::sync::OnceLock;
 
 type Any<'py> = Bound<'py, PyAny>;
 type Op = fn(&Tensor, &Tensor) -> Result<Tensor>;
@@ -87,6 +90,38 @@ fn sub_(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 }
 fn rsub(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     ops::rsub(a, b, Scalar::Int(1))
+}
+macro_rules! operators { ($($kind:ident $slot:ident $method:ident $reflected:ident => $op:expr, $name:literal;)*) => {
+    $(
+        struct $kind;
+        impl Operator for $kind {
+            const NAME: &'static str = $name;
+            const METHODS: [&'static str; 2] = [stringify!($method), stringify!($reflected)];
+            #[inline]
+            fn op(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+                $op(a, b)
+            }
+            fn slot(of: &mut ffi::PyNumberMethods) -> &mut Option<ffi::binaryfunc> {
+                &mut of.$slot
+            }
+            fn rest() -> &'static OnceLock<ffi::binaryfunc> {
+                static REST: OnceLock<ffi::binaryfunc> = OnceLock::new();
+                &REST
+            }
+        }
+    )*
+    /// Puts the operators that programs use most before pyo3's, which take a longer way to the same functions.
+    pub fn install(m: &Bound<'_, PyModule>) -> PyResult<()> {
+        let class = m.py().get_type::<PyTensor>();
+        $(put_operator::<$kind>(&class)?;)*
+        Ok(())
+    }
+} }
+operators! {
+    Add nb_add __add__ __radd__ => add, "add";
+    Sub nb_subtract __sub__ __rsub__ => sub, "sub";
+    Mul nb_multiply __mul__ __rmul__ => ops::mul, "mul";
+    Div nb_true_divide __truediv__ __rtruediv__ => ops::div, "div";
 }
 #[pymethods]
 impl PyTensor {

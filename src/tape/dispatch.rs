@@ -174,7 +174,7 @@ fn fresh(
     }
     save_outputs(info, graded, pack.as_ref(), &made.iter().collect::<SmallVec<[&Array; 4]>>(), &mut slots)?;
     let metas: SmallVec<[Meta; 4]> = made.iter().map(Meta::of).collect();
-    let node = record::node(op(), ins, record::line_of(info), &arrays, &metas, slots);
+    let node = record::node(op(), ins, record::line_of(mode::now(), info), &arrays, &metas, slots);
     let history = |(i, (t, a)): (usize, (Tensor, Array))| {
         let differentiable = a.dtype.is_float() && info.differentiable(i as u32);
         let t = adopt(t, info, inputs, if differentiable { Edge::Node(node.clone(), i as u32) } else { Edge::None }, kind);
@@ -229,7 +229,7 @@ fn in_place(
     let to = target.array();
     if to.dtype.is_float() {
         save_outputs(info, graded, pack.as_ref(), &[&to], &mut slots)?;
-        let node = record::node(op(), ins, record::line_of(info), &arrays, &[Meta::of(&to)], slots);
+        let node = record::node(op(), ins, record::line_of(mode::now(), info), &arrays, &[Meta::of(&to)], slots);
         rebase(target, &to, node)?;
     }
     Ok(target.clone())

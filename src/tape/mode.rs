@@ -1,5 +1,5 @@
-//! What holds for one thread: grad mode, inference mode, the stack of `Pack` policies, sequence numbers (rule 6). One `thread_local!`
-//! struct, so that an op looks at it once.
+//! What holds for one thread: grad mode, inference mode, the stack of `Pack` policies, sequence numbers (rule 6). What
+//! every op asks lies in one `thread_local!` struct, so that an op looks at it once.
 use super::record::Reads;
 use super::saved::Pack;
 use crate::array::Array;
@@ -10,10 +10,13 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 type Packs = SmallVec<[Arc<dyn Pack>; 3]>;
 type Readers = SmallVec<[Arc<dyn Reads>; 3]>;
-pub struct Thread {
+/// What an op looks at; apart from what has to be dropped, so that a look is an address and a load.
+pub struct Hand {
     now: Cell<Now>,
     seq: Cell<u64>,
     depth: Cell<u32>,
+}
+struct Thread {
     packs: RefCell<Packs>,
     readers: RefCell<Readers>,
     disabled: RefCell<Option<Arc<str>>>,
@@ -24,7 +27,15 @@ impl Drop for Thread {
         std::mem::forget((std::mem::take(self.packs.get_mut()), std::mem::take(self.readers.get_mut())));
     }
 }
-impl Thread {
+impl Hand {
+    #[inline]
+    pub fn now(&self) -> Now {
+        self.now.get()
+    }
+    #[inline]
+    pub fn next_seq(&self) -> u64 {
+        self.seq.replace(self.seq.get() + 1)
+    }
     fn set_depth(&self, n: usize) {
         self.depth.set(n as u32);
         let old = self.now.get().0;
@@ -32,34 +43,41 @@ impl Thread {
     }
 }
 thread_local! {
+    static HAND: Hand = const { Hand { now: Cell::new(Now(Now::GRAD)), seq: Cell::new(0), depth: Cell::new(0) } };
     static THREAD: Thread = const { Thread {
-        now: Cell::new(Now(Now::GRAD)), seq: Cell::new(0), depth: Cell::new(0), packs: RefCell::new(SmallVec::new_const()), readers: RefCell::new(SmallVec::new_const()),
-        disabled: RefCell::new(None),
+        packs: RefCell::new(SmallVec::new_const()), readers: RefCell::new(SmallVec::new_const()), disabled: RefCell::new(None),
     } };
+}
+/// Lends what an op looks at, for more looks than one.
+#[inline(always)]
+pub fn at_hand<R>(f: impl FnOnce(&Hand) -> R) -> R {
+    HAND.with(f)
 }
 /// What an op must know of its thread, read in one look.
 #[derive(Clone, Copy)]
-pub struct Now(u8);
+pub struct Now(u16);
 impl Now {
-    const GRAD: u8 = 1;
-    const INFERENCE: u8 = 2;
+    const GRAD: u16 = 1;
+    const INFERENCE: u16 = 2;
     /// A policy takes saved values.
-    const PACK: u8 = 4;
+    const PACK: u16 = 4;
     /// A dispatch mode is active.
-    const DISPATCH: u8 = 8;
+    const DISPATCH: u16 = 8;
     /// An open frame notes what is read.
-    const READ: u8 = 16;
+    const READ: u16 = 16;
     /// A checkpointed region is running again.
-    const RECOMPUTING: u8 = 32;
+    const RECOMPUTING: u16 = 32;
     /// A handler of a dispatch mode or subclass runs: what it calls is below autograd.
-    const BELOW: u8 = 64;
+    const BELOW: u16 = 64;
     /// The next op with outputs for backward alone gives these too.
-    const WHOLE: u8 = 128;
+    const WHOLE: u16 = 128;
+    /// A custom function computes (see `record::Tracing`).
+    const TRACING: u16 = 256;
     /// What a recomputation does not take over from the code around it.
-    const OUTER: u8 = Now::GRAD | Now::INFERENCE | Now::PACK | Now::READ | Now::RECOMPUTING | Now::BELOW;
+    const OUTER: u16 = Now::GRAD | Now::INFERENCE | Now::PACK | Now::READ | Now::RECOMPUTING | Now::BELOW;
 
     #[inline]
-    fn has(self, bit: u8) -> bool {
+    fn has(self, bit: u16) -> bool {
         self.0 & bit != 0
     }
     /// Are operations recorded? Never in inference mode, nor inside a handler of a dispatch mode.
@@ -76,6 +94,27 @@ impl Now {
     pub fn reading(self) -> bool {
         self.has(Now::READ)
     }
+    #[inline]
+    pub fn inference(self) -> bool {
+        self.has(Now::INFERENCE)
+    }
+    #[inline]
+    pub fn below(self) -> bool {
+        self.has(Now::BELOW)
+    }
+    #[inline]
+    pub fn recomputing(self) -> bool {
+        self.has(Now::RECOMPUTING)
+    }
+    #[inline]
+    pub fn tracing(self) -> bool {
+        self.has(Now::TRACING)
+    }
+    /// Does a policy take saved values?
+    #[inline]
+    pub fn packing(self) -> bool {
+        self.has(Now::PACK)
+    }
     /// May user code run, or a policy look, while an op is recorded?
     #[inline]
     pub fn watched(self) -> bool {
@@ -84,11 +123,11 @@ impl Now {
 }
 #[inline]
 pub fn now() -> Now {
-    THREAD.with(|t| t.now.get())
+    HAND.with(|t| t.now.get())
 }
 /// Sets a bit, returns what it was.
-fn set(bit: u8, on: bool) -> bool {
-    THREAD.with(|t| {
+fn set(bit: u16, on: bool) -> bool {
+    HAND.with(|t| {
         let old = t.now.get();
         t.now.set(Now(if on { old.0 | bit } else { old.0 & !bit }));
         old.has(bit)
@@ -110,6 +149,10 @@ pub fn set_grad_enabled(on: bool) -> bool {
 #[inline]
 pub fn inference() -> bool {
     now().has(Now::INFERENCE)
+}
+/// Tells whether a custom function computes.
+pub(super) fn set_tracing(on: bool) {
+    set(Now::TRACING, on);
 }
 pub fn set_inference(on: bool) -> bool {
     set(Now::INFERENCE, on)
@@ -154,34 +197,36 @@ pub fn enable_grad<T>(f: impl FnOnce() -> T) -> T {
 }
 #[inline]
 pub fn next_seq() -> u64 {
-    THREAD.with(|t| t.seq.replace(t.seq.get() + 1))
+    HAND.with(Hand::next_seq)
 }
 pub fn peek_seq() -> u64 {
-    THREAD.with(|t| t.seq.get())
+    HAND.with(|t| t.seq.get())
 }
 
 /// The innermost policy, if there is one.
 #[inline]
 pub fn pack() -> Option<Arc<dyn Pack>> {
-    THREAD.with(|t| if t.depth.get() == 0 { None } else { t.packs.borrow().last().cloned() })
+    if now().packing() { THREAD.with(|t| t.packs.borrow().last().cloned()) } else { None }
 }
 pub fn push_pack(p: Arc<dyn Pack>) {
-    THREAD.with(|t| {
-        t.packs.borrow_mut().push(p);
-        t.set_depth(t.depth.get() as usize + 1);
-    })
+    let n = THREAD.with(|t| {
+        let mut packs = t.packs.borrow_mut();
+        packs.push(p);
+        packs.len()
+    });
+    HAND.with(|h| h.set_depth(n));
 }
 /// Takes the innermost policy off; the caller drops it.
 pub fn pop_pack() -> Option<Arc<dyn Pack>> {
-    THREAD.with(|t| {
-        let p = t.packs.borrow_mut().pop();
-        let left = t.packs.borrow().len();
-        t.set_depth(left);
-        p
-    })
+    let (p, left) = THREAD.with(|t| {
+        let mut packs = t.packs.borrow_mut();
+        (packs.pop(), packs.len())
+    });
+    HAND.with(|h| h.set_depth(left));
+    p
 }
 pub fn pack_depth() -> usize {
-    THREAD.with(|t| t.depth.get() as usize)
+    HAND.with(|t| t.depth.get() as usize)
 }
 /// A recomputation starts as if nothing were open on the thread: one policy, grad mode on, no readers, no inference mode, below no handler.
 /// All that is put back when this is dropped.
@@ -192,21 +237,26 @@ pub struct Alone {
 }
 impl Alone {
     pub fn with(pack: Arc<dyn Pack>) -> Alone {
+        let now = HAND.with(|h| {
+            let now = h.now.get();
+            h.depth.set(1);
+            h.now.set(Now(now.0 & !Now::OUTER | Now::GRAD | Now::PACK | Now::RECOMPUTING));
+            now
+        });
         THREAD.with(|t| {
-            let now = t.now.get();
             let packs = std::mem::replace(&mut *t.packs.borrow_mut(), smallvec![pack]);
             let readers = std::mem::take(&mut *t.readers.borrow_mut());
-            t.depth.set(1);
-            t.now.set(Now(now.0 & !Now::OUTER | Now::GRAD | Now::PACK | Now::RECOMPUTING));
             Alone { packs, readers, now }
         })
     }
 }
 impl Drop for Alone {
     fn drop(&mut self) {
+        HAND.with(|h| {
+            h.depth.set(self.packs.len() as u32);
+            h.now.set(Now(h.now.get().0 & !Now::OUTER | self.now.0 & Now::OUTER));
+        });
         let inner = THREAD.with(|t| {
-            t.depth.set(self.packs.len() as u32);
-            t.now.set(Now(t.now.get().0 & !Now::OUTER | self.now.0 & Now::OUTER));
             let readers = std::mem::replace(&mut *t.readers.borrow_mut(), std::mem::take(&mut self.readers));
             (std::mem::replace(&mut *t.packs.borrow_mut(), std::mem::take(&mut self.packs)), readers)
         });
@@ -215,7 +265,7 @@ impl Drop for Alone {
 }
 /// May what is saved now be overwritten, by the word of any policy of this thread?
 pub fn writes_allowed() -> bool {
-    THREAD.with(|t| t.depth.get() != 0 && t.packs.borrow().iter().any(|p| p.allows_writes()))
+    now().packing() && THREAD.with(|t| t.packs.borrow().iter().any(|p| p.allows_writes()))
 }
 /// The policies from the outermost to the innermost.
 pub fn all_packs() -> Vec<Arc<dyn Pack>> {
@@ -254,34 +304,54 @@ pub fn ask_whole(on: bool) -> bool {
 }
 /// From now on `r` is told what recorded ops read.
 pub fn push_reads(r: Arc<dyn Reads>) {
-    THREAD.with(|t| {
-        t.readers.borrow_mut().push(r);
-        t.now.set(Now(t.now.get().0 | Now::READ));
-    })
+    THREAD.with(|t| t.readers.borrow_mut().push(r));
+    set(Now::READ, true);
 }
 /// Takes the innermost reader off; the caller drops it.
 pub fn pop_reads() -> Option<Arc<dyn Reads>> {
-    THREAD.with(|t| {
+    let (r, left) = THREAD.with(|t| {
         let mut readers = t.readers.borrow_mut();
-        let r = readers.pop();
-        if readers.is_empty() {
-            t.now.set(Now(t.now.get().0 & !Now::READ));
+        (readers.pop(), !readers.is_empty())
+    });
+    set(Now::READ, left);
+    r
+}
+/// Which of the arrays, among those that are `read`, some reader wants to know of, as bits; bit 63 stands for all beyond it. For most ops
+/// that is none.
+#[inline]
+pub fn wanted_by_readers(arrays: &[Option<&Array>], read: impl Fn(usize, &Array) -> bool) -> u64 {
+    THREAD.with(|t| {
+        let readers = t.readers.borrow();
+        let mut wanted = 0;
+        for (i, a) in arrays.iter().enumerate() {
+            if let Some(a) = a
+                && read(i, a)
+                && readers.iter().any(|r| r.wants(a))
+            {
+                wanted |= 1 << i.min(63);
+            }
         }
-        r
+        wanted
     })
 }
 /// Calls `f` with the readers that want to know of this array.
-#[inline]
+#[inline(never)]
 pub fn tell_readers(a: &Array, f: impl Fn(&dyn Reads)) {
-    let wanted = THREAD.with(|t| t.readers.borrow().iter().position(|r| r.wants(a)));
-    let Some(first) = wanted else { return };
-    for k in first.. {
-        // out of the borrow: `f` may run user code
-        match THREAD.with(|t| t.readers.borrow().get(k).cloned()) {
-            Some(r) if r.wants(a) => f(&*r),
-            Some(_) => {}
-            None => return,
+    // out of the borrow: `f` may run user code
+    let next = |from: usize| {
+        THREAD.with(|t| {
+            let readers = t.readers.borrow();
+            let k = from + readers.get(from..)?.iter().position(|r| r.wants(a))?;
+            Some((k + 1, readers.len(), readers[k].clone()))
+        })
+    };
+    let mut at = 0;
+    while let Some((after, of, r)) = next(at) {
+        f(&*r);
+        if after >= of {
+            return;
         }
+        at = after;
     }
 }
 

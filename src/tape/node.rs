@@ -6,7 +6,7 @@ use super::record::Views;
 use super::saved::{SlotName, Slots, Value};
 use super::tensor::{Held, Tensor, Visit, WeakTensor};
 use super::{GradHook, grad_enabled};
-use crate::alloc::Place;
+use crate::alloc::{Own, Place};
 use crate::array::Array;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, Result, bail};
@@ -268,11 +268,15 @@ impl Input {
         Input { edge, meta: None }
     }
     /// Notes what it looks like, now that the first output is known.
-    #[inline]
+    #[inline(always)]
     pub fn looks(&mut self, like: &Array, first: &Meta) {
         if like.dtype != first.dtype || like.shape != first.shape {
-            self.meta = Some(Box::new(Meta::of(like)));
+            self.differs(like);
         }
+    }
+    #[inline(never)]
+    fn differs(&mut self, like: &Array) {
+        self.meta = Some(Box::new(Meta::of(like)));
     }
 }
 #[derive(Default)]
@@ -426,10 +430,71 @@ impl Node {
             wrapper: AtomicPtr::new(std::ptr::null_mut()),
         });
         if mode::anomaly() {
-            let stack = super::host().and_then(|h| h.stack());
-            node.with_hooks(|h| h.stack = stack);
+            node.keep_stack();
         }
         node
+    }
+    /// A node with as many inputs and slots, all of them empty: filled in its place, since what is made elsewhere, piece by piece, and
+    /// then moved is waited for. Who fills a slot says so (`saves`); `complete` comes last.
+    #[inline(always)]
+    pub(super) fn blank(op: Box<dyn Backward>, inputs: usize, slots: usize, line: Option<Line>) -> Own<Node> {
+        let mut node = Place::new().own(Node {
+            seq: AtomicU64::new(0),
+            op,
+            inputs: SmallVec::from_buf_and_len(Default::default(), inputs.min(2)),
+            first: Meta { shape: Dims::Long(&[]), dtype: DType::Bool },
+            rest: Vec::new(),
+            saved: Mutex::new(Slots { values: SmallVec::from_buf_and_len(Default::default(), slots.min(2)), freed: false }),
+            hooks: Mutex::new(None),
+            hooked: AtomicBool::new(false),
+            shadow: AtomicU32::new(0),
+            mark: AtomicU32::new(0),
+            gone: AtomicBool::new(false),
+            line,
+            wrapper: AtomicPtr::new(std::ptr::null_mut()),
+        });
+        if inputs > 2 || slots > 2 {
+            node.widen(inputs, slots);
+        }
+        node
+    }
+    #[inline(never)]
+    fn widen(&mut self, inputs: usize, slots: usize) {
+        self.inputs.resize_with(inputs, Input::default);
+        self.own_slots().values.resize_with(slots, Value::default);
+    }
+    /// The slots of a node that nobody else has.
+    #[inline(always)]
+    pub(super) fn own_slots(&mut self) -> &mut Slots {
+        self.saved.get_mut().unwrap_or_else(|e| e.into_inner())
+    }
+    /// The edges and slots of a node that nobody else has.
+    #[inline(always)]
+    pub(super) fn parts(&mut self) -> (&mut [Input], &mut [Value]) {
+        (&mut self.inputs, &mut self.saved.get_mut().unwrap_or_else(|e| e.into_inner()).values)
+    }
+    /// Gives a blank node its number and its first output, which its inputs are compared with.
+    #[inline(always)]
+    pub(super) fn complete(&mut self, seq: u64, arrays: &[Option<&Array>], first: &Array) {
+        *self.seq.get_mut() = seq;
+        self.first = Meta::of(first);
+        for (input, a) in self.inputs.iter_mut().zip(arrays) {
+            if let Some(a) = a {
+                input.looks(a, &self.first);
+            }
+        }
+    }
+    /// Notes that a node with this edge keeps the tensor that it leads to in a slot.
+    #[inline(always)]
+    pub(super) fn shadow(edge: &Edge) {
+        if let Edge::Node(n, _) = edge {
+            n.shadow.fetch_add(1, Relaxed);
+        }
+    }
+    #[cold]
+    pub(super) fn keep_stack(&self) {
+        let stack = super::host().and_then(|h| h.stack());
+        self.with_hooks(|h| h.stack = stack);
     }
     /// An input known by its looks, of a node whose first output looks like `first`.
     pub fn input_like(edge: Edge, like: &Meta, first: &Meta) -> Input {

@@ -6,10 +6,11 @@
 //! of a write before it, outputs are packed after.
 use super::dispatch::{self, Wanted};
 use super::hooks::Line;
-use super::mode;
+use super::mode::{self, Hand, Now};
 use super::node::{Backward, Edge, Info, Input, Inputs, Meta, Node, Source};
 use super::saved::{NO_INPUT, Origin, Pack, SlotName, Slots, Value, here, save};
-use super::tensor::{Held, Tensor, ViewKind};
+use super::tensor::{Tensor, ViewKind};
+use crate::alloc::Own;
 use crate::array::Array;
 use crate::error::{Error, Result, bail};
 use crate::kernels::{Out, pointwise};
@@ -47,18 +48,21 @@ pub trait Reads {
 }
 /// Tells the open frames what a recorded op reads: not the target of an in-place op, not declared state, not numbers.
 pub(super) fn note_reads(info: &'static Info, arrays: Arrays<'_>, target: Option<usize>) {
+    let read = |i: usize, a: &Array| !a.number && info.state >> i.min(31) & 1 == 0 && target != Some(i);
+    let wanted = mode::wanted_by_readers(arrays, read);
+    if wanted == 0 {
+        return;
+    }
     for (i, a) in arrays.iter().enumerate() {
         if let Some(a) = a
-            && !a.number
-            && info.state >> i.min(31) & 1 == 0
-            && target != Some(i)
+            && wanted >> i.min(63) & 1 != 0
+            && read(i, a)
         {
             mode::tell_readers(a, |r| r.read(info.op, info.inputs.get(i).copied().unwrap_or("tensors"), a));
         }
     }
 }
 thread_local! {
-    static TRACING: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
     static TRACED: std::cell::RefCell<Vec<usize>> = const { std::cell::RefCell::new(Vec::new()) };
 }
 /// While a custom function computes: what it derives from these inputs is marked, so that a derivative through a value that is neither
@@ -67,17 +71,17 @@ pub struct Tracing(Vec<usize>);
 impl Tracing {
     /// `inputs`: tensors by address, alive for as long as this.
     pub fn start(inputs: Vec<usize>) -> Tracing {
-        TRACING.set(!inputs.is_empty());
+        mode::set_tracing(!inputs.is_empty());
         Tracing(TRACED.with(|t| t.replace(inputs)))
     }
 }
 /// Does a custom function compute on this thread?
 pub fn tracing() -> bool {
-    TRACING.get()
+    mode::now().tracing()
 }
 impl Drop for Tracing {
     fn drop(&mut self) {
-        TRACING.set(!self.0.is_empty());
+        mode::set_tracing(!self.0.is_empty());
         TRACED.with(|t| t.replace(std::mem::take(&mut self.0)));
     }
 }
@@ -147,79 +151,111 @@ fn with_clones<R>(inputs: Operands<'_>, f: impl Fn(Arrays<'_>) -> R) -> R {
 /// Records an op with one output.
 #[inline(never)]
 pub fn record(how: How<'_>, info: &'static Info, inputs: Operands<'_>, forward: Forward<'_>, op: MakeOp<'_>) -> Result<Tensor> {
-    let now = mode::now();
+    mode::at_hand(|hand| record_by(hand, how, info, inputs, forward, op))
+}
+#[inline(always)]
+fn record_by(hand: &Hand, how: How<'_>, info: &'static Info, inputs: Operands<'_>, forward: Forward<'_>, op: MakeOp<'_>) -> Result<Tensor> {
+    let now = hand.now();
     if now.dispatching()
-        && let Some(mut out) = dispatch::run(how, info, inputs, op, Wanted::One)?
+        && let Some(out) = dispatched(now, how, info, inputs, op)?
     {
-        let out = out.swap_remove(0);
-        if TRACING.get() {
-            trace(info, inputs, &out);
-        }
         return Ok(out);
     }
     let graded = if now.grad_enabled() { graded(info, inputs) } else { 0 };
     match how {
         How::Fresh if graded == 0 => {
-            let out = lend(inputs, |x| -> Result<Tensor> {
-                let out = forward(x, Out(None))?;
-                Ok(finish(info, inputs, x, out, None))
+            let out = lend(inputs, |x| match forward(x, Out(None)) {
+                Ok(out) => Ok(finish(now, info, inputs, x, out, None)),
+                Err(e) => Err(e),
             })?;
-            if TRACING.get() {
+            if now.tracing() {
                 trace(info, inputs, &out);
             }
             Ok(out)
         }
-        How::Fresh if now.watched() || info.state != 0 || mode::anomaly() => {
-            let pack = mode::pack();
-            with_clones(inputs, |x| {
-                if now.reading() {
-                    note_reads(info, x, None);
-                }
-                recorded(info, inputs, x, &mut edges(inputs, graded)?, &mut line_of(info), graded, pack.as_ref(), forward, op)
-            })
-        }
         How::Fresh => {
+            let call = Call { info, inputs, graded, forward, hand };
+            if now.watched() || info.state != 0 || mode::anomaly() {
+                return watched(&call, op);
+            }
             // Made before the arrays are lent: a view may have to find its history, and to look at the running line may run a collection.
-            let (mut ins, mut line) = (edges(inputs, graded)?, line_of(info));
-            lend(inputs, |x| recorded(info, inputs, x, &mut ins, &mut line, graded, None, forward, op))
+            let mut node = Some(begin(info, inputs, graded, line_of(now, info), op)?);
+            lend(inputs, |x| recorded(&call, x, &mut node, None))
         }
         How::InPlace => in_place(graded, info, inputs, forward, op),
         How::Into(out) => into(graded != 0, out, info, inputs, forward),
     }
 }
-/// Packs inputs, runs the kernel, packs outputs, makes the node.
 #[inline(never)]
-#[allow(clippy::too_many_arguments)]
-fn recorded(
+fn dispatched(now: Now, how: How<'_>, info: &'static Info, inputs: Operands<'_>, op: MakeOp<'_>) -> Result<Option<Tensor>> {
+    let Some(mut out) = dispatch::run(how, info, inputs, op, Wanted::One)? else { return Ok(None) };
+    let out = out.swap_remove(0);
+    if now.tracing() {
+        trace(info, inputs, &out);
+    }
+    Ok(Some(out))
+}
+/// An op that is being recorded.
+struct Call<'a> {
     info: &'static Info,
-    inputs: Operands<'_>,
-    x: Arrays<'_>,
-    ins: &mut Inputs,
-    line: &mut Option<Line>,
+    inputs: Operands<'a>,
     graded: u64,
-    pack: Option<&Arc<dyn Pack>>,
-    forward: Forward<'_>,
-    op: MakeOp<'_>,
-) -> Result<Tensor> {
-    let mut slots = match pack {
-        None => keep_inputs(info, inputs, x, graded)?,
-        _ => save_inputs(info, inputs, x, graded, pack, None)?,
-    };
+    forward: Forward<'a>,
+    hand: &'a Hand,
+}
+/// Where a policy takes what is saved, or somebody wants to know what is read.
+#[inline(never)]
+fn watched(call: &Call<'_>, op: MakeOp<'_>) -> Result<Tensor> {
+    let &Call { info, inputs, graded, hand, .. } = call;
+    let now = hand.now();
+    let pack = mode::pack();
+    with_clones(inputs, |x| {
+        if now.reading() {
+            note_reads(info, x, None);
+        }
+        let node = begin(info, inputs, graded, line_of(now, info), op)?;
+        if mode::anomaly() {
+            node.keep_stack();
+        }
+        recorded(call, x, &mut Some(node), pack.as_ref())
+    })
+}
+/// The node, with the edges along which gradients will go.
+#[inline(always)]
+fn begin(info: &'static Info, inputs: Operands<'_>, graded: u64, line: Option<Line>, op: MakeOp<'_>) -> Result<Own<Node>> {
+    let mut node = Node::blank(op(), inputs.len(), slots(info, inputs.len()), line);
+    put_edges(inputs, graded, node.parts().0)?;
+    Ok(node)
+}
+/// Packs inputs, runs the kernel, packs outputs, completes the node. What fails leaves the node to the caller: where the arrays are lent
+/// nothing may be dropped.
+#[inline(never)]
+fn recorded(call: &Call<'_>, x: Arrays<'_>, begun: &mut Option<Own<Node>>, pack: Option<&Arc<dyn Pack>>) -> Result<Tensor> {
+    let &Call { info, inputs, graded, forward, hand } = call;
+    let node = begun.as_mut().expect("a node is begun once");
+    match pack {
+        None => keep_inputs(info, inputs, x, graded, node)?,
+        Some(_) => {
+            let (ins, values) = node.parts();
+            fill_inputs(info, inputs, x, graded, pack, None, ins, values)?
+        }
+    }
     let out = forward(x, Out(None))?;
     if info.state != 0 {
-        save_state(info, inputs, x, graded, pack, &mut slots)?;
+        save_state(info, inputs, x, graded, pack, node.own_slots())?;
     }
     if !out.dtype.is_float() {
-        return Ok(finish(info, inputs, x, out, None));
+        return Ok(finish(hand.now(), info, inputs, x, out, None));
     }
     if info.saves_outputs {
-        save_outputs(info, graded, pack, &[&out], &mut slots)?;
+        save_outputs(info, graded, pack, &[&out], node.own_slots())?;
     }
-    let node = node(op(), std::mem::take(ins), line.take(), x, &[Meta::of(&out)], slots);
+    node.complete(hand.next_seq(), x, &out);
+    let Some(node) = begun.take().map(Own::share) else { unreachable!("it was there") };
     if pack.is_none() || !info.saves_outputs {
-        return Ok(finish(info, inputs, x, out, Some(node)));
+        return Ok(finish(hand.now(), info, inputs, x, out, Some(node)));
     }
-    let t = finish(info, inputs, x, out, Some(node.clone()));
+    let t = finish(hand.now(), info, inputs, x, out, Some(node.clone()));
     node.slots().note_output(0, &t);
     Ok(t)
 }
@@ -238,57 +274,54 @@ pub(super) fn graded(info: &'static Info, inputs: Operands<'_>) -> u64 {
 }
 /// The result as a tensor, with the node that made it. Touches no array of an input: they may be lent.
 #[inline(always)]
-fn finish(info: &'static Info, inputs: Operands<'_>, x: Arrays<'_>, out: Array, node: Option<Arc<Node>>) -> Tensor {
+fn finish(now: Now, info: &'static Info, inputs: Operands<'_>, x: Arrays<'_>, out: Array, node: Option<Arc<Node>>) -> Tensor {
     // below autograd views are no views yet: what intercepted the op makes them so
     if info.view
-        && !mode::below()
+        && !now.below()
         && let (Some(parent), Some(a)) = (inputs[0], x[0])
         && a.shares(&out)
     {
-        let kind = if mode::grad_enabled() { ViewKind::Plain } else { ViewKind::NoGrad };
-        return Tensor::view_of(parent, out, node.map_or(Edge::None, |n| Edge::Node(n, 0)), kind);
+        return view(now, parent, out, node);
     }
     match node {
-        None => Tensor::new(out),
+        None => Tensor::plain(out, now.inference()),
         Some(node) => Tensor::made_by(node, out),
     }
 }
+#[inline(never)]
+fn view(now: Now, parent: &Tensor, out: Array, node: Option<Arc<Node>>) -> Tensor {
+    let kind = if now.grad_enabled() { ViewKind::Plain } else { ViewKind::NoGrad };
+    Tensor::view_of(parent, out, node.map_or(Edge::None, |n| Edge::Node(n, 0)), kind)
+}
 /// The edges along which the gradients will go.
 pub(super) fn edges(inputs: Operands<'_>, graded: u64) -> Result<Inputs> {
-    // Empty ones first, then filled in place: what is made piece by piece elsewhere and then moved is waited for.
-    let mut ins = match inputs.len() {
-        n @ ..=2 => Inputs::from_buf_and_len(Default::default(), n),
-        n => (0..n).map(|_| Input::default()).collect(),
-    };
+    let mut ins: Inputs = inputs.iter().map(|_| Input::default()).collect();
+    put_edges(inputs, graded, &mut ins)?;
+    Ok(ins)
+}
+#[inline(always)]
+fn put_edges(inputs: Operands<'_>, graded: u64, ins: &mut [Input]) -> Result<()> {
     for (i, (input, t)) in ins.iter_mut().zip(inputs).enumerate() {
         if let Some(t) = t
             && graded >> i.min(63) & 1 != 0
             && (i < 63 || t.requires_grad())
         {
-            if t.is_plain_leaf() {
-                input.edge = Edge::Leaf(Held::of(t));
-            } else {
-                t.check_history()?;
-                input.edge = t.edge();
-            }
+            t.put_edge(&mut input.edge)?;
         }
     }
-    Ok(ins)
+    Ok(())
 }
-/// The slots of a node, empty. Of a list's slots there are as many as the list has inputs.
+/// How many slots a node has. Of a list's slots there are as many as the list has inputs.
 #[inline(always)]
-fn slots(info: &'static Info, inputs: usize) -> SmallVec<[Value; 2]> {
+fn slots(info: &'static Info, inputs: usize) -> usize {
     let there = |s: &&(&str, Source)| !matches!(s.1, Source::Input(i) if i as usize >= inputs);
     let all = info.saves.len();
-    match if all <= inputs { all } else { info.saves.iter().filter(there).count() } {
-        n @ ..=2 => SmallVec::from_buf_and_len(Default::default(), n),
-        n => (0..n).map(|_| Value::default()).collect(),
-    }
+    if all <= inputs { all } else { info.saves.iter().filter(there).count() }
 }
 /// The inputs that formulas read, kept in their slots: without a policy their order is nobody's affair.
-#[inline]
-fn keep_inputs(info: &'static Info, inputs: Operands<'_>, arrays: Arrays<'_>, graded: u64) -> Result<Slots> {
-    let mut values = slots(info, inputs.len());
+#[inline(always)]
+fn keep_inputs(info: &'static Info, inputs: Operands<'_>, arrays: Arrays<'_>, graded: u64, node: &mut Node) -> Result<()> {
+    let (ins, values) = node.parts();
     for (slot, value) in values.iter_mut().enumerate() {
         if let Source::Input(i) = info.saves[slot].1
             && let Some(Some(t)) = inputs.get(i as usize)
@@ -301,10 +334,11 @@ fn keep_inputs(info: &'static Info, inputs: Operands<'_>, arrays: Arrays<'_>, gr
             } else {
                 t.check_savable()?;
                 *value = Value::kept(array, t);
+                Node::shadow(&ins[i as usize].edge);
             }
         }
     }
-    Ok(Slots { values, freed: false })
+    Ok(())
 }
 /// `overwritten`: the input that the op is about to write in place.
 pub(super) fn save_inputs(
@@ -315,7 +349,23 @@ pub(super) fn save_inputs(
     pack: Option<&Arc<dyn Pack>>,
     overwritten: Option<usize>,
 ) -> Result<Slots> {
-    let mut values = slots(info, inputs.len());
+    let mut values: SmallVec<[Value; 2]> = (0..slots(info, inputs.len())).map(|_| Value::default()).collect();
+    fill_inputs(info, inputs, arrays, graded, pack, overwritten, &[], &mut values)?;
+    Ok(Slots { values, freed: false })
+}
+/// `ins`: the inputs of the node whose slots these are, if it is there already.
+#[allow(clippy::too_many_arguments)]
+#[inline(always)]
+fn fill_inputs(
+    info: &'static Info,
+    inputs: Operands<'_>,
+    arrays: Arrays<'_>,
+    graded: u64,
+    pack: Option<&Arc<dyn Pack>>,
+    overwritten: Option<usize>,
+    ins: &[Input],
+    values: &mut [Value],
+) -> Result<()> {
     let mut copy: Option<Array> = None;
     for &slot in info.order {
         let (name, source) = info.saves[slot as usize];
@@ -325,20 +375,24 @@ pub(super) fn save_inputs(
         }
         let Some(Some(t)) = inputs.get(i as usize) else { continue };
         let array = arrays[i as usize].expect("only inputs that are there are saved");
-        values[slot as usize] = if array.number {
-            Value::Number((*t).clone())
+        let value = &mut values[slot as usize];
+        if array.number {
+            *value = Value::Number((*t).clone());
         } else if overwritten.is_some_and(|o| inputs[o].is_some_and(|x| x.ptr_eq(t))) {
             let before = match &copy {
                 Some(c) => c,
                 None => copy.insert(pointwise::cast_kept(array, array.dtype)?),
             };
-            save(pack, info.op, SlotName::of(name), before, Origin::Overwritten(t), i as u32)?
+            *value = save(pack, info.op, SlotName::of(name), before, Origin::Overwritten(t), i as u32)?;
         } else {
             let input = if graded >> i.min(63) & 1 == 0 { NO_INPUT } else { i as u32 };
-            save(pack, info.op, SlotName::of(name), array, Origin::Input(t), input)?
-        };
+            *value = save(pack, info.op, SlotName::of(name), array, Origin::Input(t), input)?;
+            if let (Value::Kept { .. }, Some(input)) = (&*value, ins.get(i as usize)) {
+                Node::shadow(&input.edge);
+            }
+        }
     }
-    Ok(Slots { values, freed: false })
+    Ok(())
 }
 #[inline]
 pub(super) fn save_outputs(
@@ -401,8 +455,9 @@ pub fn move_state(to: &Array, value: &Array) -> Result<()> {
 }
 /// The running line, for a node that may save something.
 #[inline]
-pub(super) fn line_of(info: &'static Info) -> Option<Line> {
-    if info.saves.is_empty() { None } else { here() }
+pub(super) fn line_of(now: Now, info: &'static Info) -> Option<Line> {
+    // What a node of a recomputation would complain of, that of the first run has complained of already, and named its line.
+    if info.saves.is_empty() || now.recomputing() { None } else { here() }
 }
 #[inline(always)]
 pub(super) fn node(
@@ -497,7 +552,7 @@ fn into(graded: bool, out: &Tensor, info: &'static Info, inputs: Operands<'_>, f
     // A kernel may compute straight into `out` only if nothing it reads lies there.
     let apart = lent.0.iter().flatten().all(|a| !a.shares(&to) || a.same_elements(&to));
     let value = forward(&lent.refs(), Out(apart.then_some(&to)))?;
-    if TRACING.get() {
+    if tracing() {
         trace(info, inputs, out);
     }
     filled(info.op, out, &to, &value)
@@ -558,7 +613,7 @@ fn in_place(graded: u64, info: &'static Info, inputs: Operands<'_>, forward: For
         let value = forward(&arrays, Out(Some(to)))?;
         settle(info.op, to, &value)?;
         after_write(to);
-        if TRACING.get() {
+        if tracing() {
             trace(info, inputs, target);
         }
         return Ok(target.clone());
@@ -575,7 +630,7 @@ fn in_place(graded: u64, info: &'static Info, inputs: Operands<'_>, forward: For
     after_write(to);
     if to.dtype.is_float() {
         save_outputs(info, graded, pack.as_ref(), &[to], &mut slots)?;
-        let node = node(op(), ins, line_of(info), &arrays, &[Meta::of(to)], slots);
+        let node = node(op(), ins, line_of(mode::now(), info), &arrays, &[Meta::of(to)], slots);
         if pack.is_some() && !target.is_view() {
             node.slots().note_output(0, target);
         }
@@ -640,7 +695,7 @@ pub fn record_many(info: &'static Info, inputs: Operands<'_>, forward: Forwards<
         let outs = forward(&arrays)?;
         let n = visible(outs.len());
         let outs: SmallVec<[Tensor; 4]> = outs.into_iter().take(n).map(|a| view(a, Edge::None)).collect();
-        if TRACING.get() {
+        if tracing() {
             outs.iter().enumerate().filter(|(i, _)| info.nondiff >> i & 1 == 0).for_each(|(_, out)| trace(info, inputs, out));
         }
         return Ok(outs);
@@ -661,7 +716,7 @@ pub fn record_many(info: &'static Info, inputs: Operands<'_>, forward: Forwards<
     }
     let n = visible(outs.len());
     let metas: SmallVec<[Meta; 4]> = outs.iter().map(Meta::of).collect();
-    let node = node(op(), ins, line_of(info), &arrays, &metas, slots);
+    let node = node(op(), ins, line_of(mode::now(), info), &arrays, &metas, slots);
     Ok(outs
         .into_iter()
         .take(n)

@@ -180,6 +180,11 @@ impl Tensor {
     pub fn new(array: Array) -> Tensor {
         Self::make(array, if mode::inference() { INFERENCE } else { 0 }, State::default())
     }
+    /// As `new`, by one who knows the mode.
+    #[inline(always)]
+    pub(super) fn plain(array: Array, inference: bool) -> Tensor {
+        Self::make(array, if inference { INFERENCE } else { 0 }, State::default())
+    }
     #[inline(always)]
     fn make(array: Array, flags: u8, state: State) -> Tensor {
         Tensor(Place::new().fill(Impl {
@@ -375,10 +380,27 @@ impl Tensor {
             _ => self.recorded_edge(),
         }
     }
-    /// A leaf that requires grad, no view and no alias: its edge goes to itself.
+    /// Puts where its gradient goes into the input of a node that is being made; refuses a view without a history.
     #[inline(always)]
-    pub fn is_plain_leaf(&self) -> bool {
-        self.flags() & (VIEW | HAS_FN | ALIAS | REQUIRES_GRAD) == REQUIRES_GRAD
+    pub(super) fn put_edge(&self, into: &mut Edge) -> Result<()> {
+        match self.flags() & (VIEW | HAS_FN | ALIAS | REQUIRES_GRAD) {
+            REQUIRES_GRAD => *into = Edge::Leaf(Held::of(self)),
+            HAS_FN => {
+                let state = self.state();
+                match &state.edge {
+                    Edge::Node(n, nr) => *into = Edge::Node(n.clone(), *nr),
+                    other => *into = other.clone(),
+                }
+            }
+            _ => return self.put_rare_edge(into),
+        }
+        Ok(())
+    }
+    #[inline(never)]
+    fn put_rare_edge(&self, into: &mut Edge) -> Result<()> {
+        self.check_history()?;
+        *into = self.recorded_edge();
+        Ok(())
     }
     fn recorded_edge(&self) -> Edge {
         if self.flags() & VIEW != 0 {
@@ -656,13 +678,15 @@ impl Tensor {
         Ok(())
     }
     /// Bytes of a slot count as saved unless it is a leaf that requires grad, or a view of one: that one lives anyway.
+    #[inline]
     pub fn counts_as_saved(&self) -> bool {
         let f = self.flags();
-        if f & VIEW != 0 {
-            // a base is no view, so this ends
-            return self.state().view.as_ref().is_none_or(|v| v.base.tensor().counts_as_saved());
-        }
-        f & (REQUIRES_GRAD | HAS_FN) != REQUIRES_GRAD
+        if f & VIEW != 0 { self.base_counts_as_saved() } else { f & (REQUIRES_GRAD | HAS_FN) != REQUIRES_GRAD }
+    }
+    #[inline(never)]
+    fn base_counts_as_saved(&self) -> bool {
+        // a base is no view, so this ends
+        self.state().view.as_ref().is_none_or(|v| v.base.tensor().counts_as_saved())
     }
 }
 impl std::fmt::Debug for Tensor {
