@@ -8,14 +8,15 @@
 #![allow(unsafe_code)]
 use crate::dtype::Element;
 use crate::error::{Error, Result};
+use parking_lot::{Mutex, MutexGuard};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard};
 
 const ALIGN: usize = 64;
 /// Classes up to here live in per-thread lists.
@@ -192,7 +193,7 @@ impl Large {
         Large { lists: Vec::new(), bytes: 0, clock: 0 }
     }
     fn lock() -> MutexGuard<'static, Large> {
-        LARGE.lock().unwrap_or_else(|e| e.into_inner())
+        LARGE.lock()
     }
     /// The block of a class that was freed last.
     fn take(&mut self, class: usize) -> Option<NonNull<u8>> {

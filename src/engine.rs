@@ -16,13 +16,14 @@ use crate::tape::record::tracing;
 pub use crate::tape::task::{Ends, Task, at_end, current_node, current_task, queue_callback, with_task};
 use crate::tape::task::{NEXT_TASK, Running};
 use crate::tape::{Cx, Edge, Held, Node, Tensor, host};
+use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use std::cell::Cell;
 use std::collections::BinaryHeap;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
 /// What a backward call is asked to do.
 pub struct Request {
@@ -229,7 +230,7 @@ static NUMBERING: Mutex<()> = Mutex::new(());
 fn number<'a>(roots: &'a [Edge], others: &[Edge]) -> Numbered<'a> {
     let mut all = Numbered::default();
     let mut stack: Vec<(u32, u32)> = Vec::new();
-    let _alone = NUMBERING.lock().unwrap_or_else(|e| e.into_inner());
+    let _alone = NUMBERING.lock();
     for root in roots {
         let v = vertex_of(root).map_or(NOWHERE, |at| all.reach(at, &mut stack));
         all.roots.push(v);

@@ -3,8 +3,9 @@
 //! Up to four lengths lie inline; longer lists are interned for the life of the process, so that the type stays `Copy` (a program uses
 //! few distinct shapes of more than four dimensions). Sizes of more than `MAX_DIMS` dimensions are refused by the ops that make them.
 use crate::error::{Error, Result, bail};
+use parking_lot::Mutex;
 use rustc_hash::FxHashSet;
-use std::sync::{LazyLock, Mutex};
+use std::sync::LazyLock;
 
 pub const MAX_DIMS: usize = 64;
 
@@ -83,7 +84,7 @@ impl Dims {
             d[..s.len()].copy_from_slice(s);
             return Dims::Short { len: s.len() as u8, d };
         }
-        let mut long = LONG.lock().unwrap_or_else(|e| e.into_inner());
+        let mut long = LONG.lock();
         Dims::Long(long.get(s).copied().unwrap_or_else(|| {
             let kept: &'static [usize] = Box::leak(s.into());
             long.insert(kept);

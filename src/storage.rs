@@ -6,11 +6,12 @@
 #![allow(unsafe_code)]
 use crate::alloc::{Block, Category, Place, count, count_storage};
 use crate::error::Result;
+use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
 /// Memory that somebody else owns (a numpy array, a torch tensor, a mapped file) and keeps alive and in place until dropped.
 ///
@@ -152,7 +153,7 @@ impl Storage {
     /// Works on the notes; `f` may only look, push, take.
     #[inline]
     pub fn with_notes<R>(&self, f: impl FnOnce(&mut Notes) -> R) -> R {
-        let mut notes = self.notes.lock().unwrap_or_else(|e| e.into_inner());
+        let mut notes = self.notes.lock();
         let r = f(&mut notes);
         self.watched.store(!notes.is_empty(), Release);
         r

@@ -15,6 +15,7 @@ use crate::tape::saved::{NO_INPUT, Origin, SlotName, Slots, Value, save};
 use crate::tape::task::current_node;
 use crate::tape::tensor::ViewKind;
 use crate::tape::{Backward, Cx, Edge, Info, Node, Tensor, mode};
+use parking_lot::{Mutex, MutexGuard};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
@@ -22,7 +23,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList, PyTuple, PyType};
 use smallvec::SmallVec;
 use std::borrow::Cow;
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 
 /// What `forward` told its context.
 struct Told {
@@ -42,7 +43,7 @@ pub struct FunctionBase {
 }
 impl FunctionBase {
     fn told(&self) -> MutexGuard<'_, Told> {
-        self.told.lock().unwrap_or_else(|e| e.into_inner())
+        self.told.lock()
     }
     fn node(&self) -> PyResult<Arc<Node>> {
         let node = self.told().node.upgrade();
@@ -219,14 +220,14 @@ impl FunctionBase {
         apply(cls, args)
     }
     fn __traverse__(&self, visit: PyVisit<'_>) -> std::result::Result<(), PyTraverseError> {
-        let Ok(t) = self.told.try_lock() else { return Ok(()) };
+        let Some(t) = self.told.try_lock() else { return Ok(()) };
         visit.call(&t.to_save)?;
         visit.call(&t.dirty)?;
         visit.call(&t.non_differentiable)?;
         visit.call(&t.needs_input_grad)
     }
     fn __clear__(&self) {
-        let old = self.told.try_lock().ok().map(|mut t| (t.to_save.take(), t.dirty.take(), t.non_differentiable.take()));
+        let old = self.told.try_lock().map(|mut t| (t.to_save.take(), t.dirty.take(), t.non_differentiable.take()));
         drop(old);
     }
 }

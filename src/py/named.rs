@@ -3,6 +3,7 @@
 //! Safety rests on this: a struct sequence has the layout of a tuple of its fields; `ffi` calls are made attached.
 #![allow(unsafe_code)]
 use super::entry::Entry;
+use parking_lot::Mutex;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::ffi::{self, PyObject};
 use pyo3::prelude::*;
@@ -10,7 +11,6 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple, PyType};
 use std::collections::HashMap;
 use std::ffi::CString;
-use std::sync::Mutex;
 
 type Known = Mutex<HashMap<(&'static str, usize), Py<PyType>>>;
 static KNOWN: PyOnceLock<Known> = PyOnceLock::new();
@@ -36,12 +36,12 @@ fn fields(name: &str) -> Option<&'static [&'static str]> {
 /// The class of a name whose fields these are; made once.
 fn class<'py>(py: Python<'py>, name: &'static str, names: &'static [&'static str]) -> PyResult<Bound<'py, PyType>> {
     let known = KNOWN.get_or_init(py, Mutex::default);
-    let find = || known.lock().unwrap_or_else(|e| e.into_inner()).get(&(name, names.len())).map(|c| c.clone_ref(py).into_bound(py));
+    let find = || known.lock().get(&(name, names.len())).map(|c| c.clone_ref(py).into_bound(py));
     if let Some(c) = find() {
         return Ok(c);
     }
     let c = make(py, name, names)?;
-    let old = known.lock().unwrap_or_else(|e| e.into_inner()).insert((name, names.len()), c.clone().unbind());
+    let old = known.lock().insert((name, names.len()), c.clone().unbind());
     drop(old);
     Ok(c)
 }

@@ -9,6 +9,7 @@ use crate::stow::selective::Kept;
 use crate::tape::random::{Drawing, Notes, Noting};
 use crate::tape::saved::Parked;
 use crate::tape::{Pack, Tensor, mode};
+use parking_lot::Mutex;
 use pyo3::exceptions::{PyAttributeError, PyRuntimeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
@@ -16,7 +17,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 use smallvec::SmallVec;
 use std::cell::Cell;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 type Tensors = SmallVec<[Tensor; 2]>;
 /// An argument as it was at the call: containers that hold tensors are taken apart, so that a run gets fresh ones.
@@ -345,7 +346,7 @@ impl Count {
 }
 impl PyGuard {
     fn guard(&self) -> Option<Arc<Guard>> {
-        self.now.lock().unwrap_or_else(|e| e.into_inner()).clone()
+        self.now.lock().clone()
     }
 }
 #[pymethods]
@@ -365,7 +366,7 @@ impl PyGuard {
         let outer: Option<Arc<dyn Pack>> = mode::pack();
         mode::push_pack(Arc::new(GuardPack { guard: guard.clone(), outer }));
         GUARDED.set(true);
-        let old = slf.get().now.lock().unwrap_or_else(|e| e.into_inner()).replace(guard);
+        let old = slf.get().now.lock().replace(guard);
         drop(old);
         Ok(slf)
     }

@@ -16,10 +16,11 @@ use crate::tape::record::Reads;
 use crate::tape::saved::{Counted, Keeper, Origin, SlotName, Wanted, here};
 use crate::tape::task::{self, Ends};
 use crate::tape::{Line, Pack, Saving, Stow, Stowed, Tensor};
+use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// What of a recomputed value is compared with the forward pass.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -152,7 +153,7 @@ impl Frame {
         })
     }
     fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(|e| e.into_inner())
+        self.table.lock()
     }
     /// Slots that are alive, entries in all, recomputed values held: for tests.
     pub fn counts(&self) -> (usize, usize, usize) {
@@ -522,7 +523,7 @@ impl Collector {
         Ok(())
     }
     fn state(&self) -> MutexGuard<'_, Progress> {
-        self.state.lock().unwrap_or_else(|e| e.into_inner())
+        self.state.lock()
     }
     fn fail(&self, text: String) -> Box<Error> {
         let mut p = self.state();

@@ -12,8 +12,9 @@ use crate::storage::{Note, Storage, Watcher, take_note};
 use crate::tape::saved::Origin;
 use crate::tape::saved::{Counted, Keeper, Wanted};
 use crate::tape::{Held, Pack, Saving, Stow, Stowed, Tensor};
+use parking_lot::{Mutex, MutexGuard};
 use std::sync::atomic::{AtomicBool, Ordering::*};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 
 /// What the table holds for one key.
 enum Entry {
@@ -91,7 +92,7 @@ impl Guard {
         Arc::new_cyclic(|me| Guard { me: me.clone(), open: AtomicBool::new(true), table: Mutex::default() })
     }
     fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(|e| e.into_inner())
+        self.table.lock()
     }
     fn address(&self) -> usize {
         self as *const Guard as usize

@@ -10,7 +10,8 @@ use crate::storage::{Note, Storage, Watcher};
 use crate::tape::saved::{Counted, Parked};
 use crate::tape::tensor::Visit;
 use crate::tape::{Pack, Tensor};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use parking_lot::{Mutex, MutexGuard};
+use std::sync::{Arc, Weak};
 
 enum State {
     Here { array: Array, _counted: Counted },
@@ -37,7 +38,7 @@ impl Kept {
         self.me.clone()
     }
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|e| e.into_inner())
+        self.state.lock()
     }
     /// The value, as a tensor without history. Who writes to it does not change what is kept.
     pub fn value(&self) -> Result<Tensor> {
@@ -48,7 +49,7 @@ impl Kept {
         parked.get("checkpoint")
     }
     pub fn visit(&self, f: &mut dyn FnMut(Visit<'_>)) {
-        if let Ok(s) = self.state.try_lock()
+        if let Some(s) = self.state.try_lock()
             && let State::Away(p) = &*s
         {
             p.visit(f);
@@ -74,7 +75,7 @@ impl Watcher for Kept {
 impl Drop for Kept {
     fn drop(&mut self) {
         let who = self as *const Kept as usize;
-        if let State::Here { array, .. } = self.state.get_mut().unwrap_or_else(|e| e.into_inner()) {
+        if let State::Here { array, .. } = self.state.get_mut() {
             array.storage().unwatch(who, 0);
         }
     }

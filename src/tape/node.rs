@@ -11,11 +11,12 @@ use crate::array::Array;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, Result, bail};
 use crate::layout::Dims;
+use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
-use std::sync::{Arc, Mutex, MutexGuard};
 
 /// What `op!` knows of an op.
 pub struct Info {
@@ -351,8 +352,8 @@ thread_local! {
 impl Drop for Node {
     /// A chain of any length is taken apart in a loop (rule 5): inside a drop, what leads on from another node is put on the thread's lists.
     fn drop(&mut self) {
-        let slots = self.saved.get_mut().unwrap_or_else(|e| e.into_inner());
-        let hooks = self.hooks.get_mut().unwrap_or_else(|e| e.into_inner());
+        let slots = self.saved.get_mut();
+        let hooks = self.hooks.get_mut();
         let ends = hooks.is_none() && slots.values.iter().all(Value::ends);
         if ends && !leads_on(&self.inputs) {
             return;
@@ -466,12 +467,12 @@ impl Node {
     /// The slots of a node that nobody else has.
     #[inline(always)]
     pub(super) fn own_slots(&mut self) -> &mut Slots {
-        self.saved.get_mut().unwrap_or_else(|e| e.into_inner())
+        self.saved.get_mut()
     }
     /// The edges and slots of a node that nobody else has.
     #[inline(always)]
     pub(super) fn parts(&mut self) -> (&mut [Input], &mut [Value]) {
-        (&mut self.inputs, &mut self.saved.get_mut().unwrap_or_else(|e| e.into_inner()).values)
+        (&mut self.inputs, &mut self.saved.get_mut().values)
     }
     /// Gives a blank node its number and its first output, which its inputs are compared with.
     #[inline(always)]
@@ -527,10 +528,10 @@ impl Node {
         self.meta(i).shape
     }
     pub fn slots(&self) -> MutexGuard<'_, Slots> {
-        self.saved.lock().unwrap_or_else(|e| e.into_inner())
+        self.saved.lock()
     }
     pub fn try_slots(&self) -> Option<MutexGuard<'_, Slots>> {
-        self.saved.try_lock().ok()
+        self.saved.try_lock()
     }
     #[inline]
     pub fn is_hooked(&self) -> bool {
@@ -539,7 +540,7 @@ impl Node {
     /// Works on the hooks; `f` may only look, push, take (rule 4).
     pub fn with_hooks<R>(&self, f: impl FnOnce(&mut NodeHooks) -> R) -> R {
         self.hooked.store(true, Release);
-        f(self.hooks.lock().unwrap_or_else(|e| e.into_inner()).get_or_insert_default())
+        f(self.hooks.lock().get_or_insert_default())
     }
     pub fn stack(&self) -> Option<String> {
         if self.is_hooked() { self.with_hooks(|h| h.stack.clone()) } else { None }
@@ -689,7 +690,7 @@ impl Node {
     }
     #[cold]
     fn visit_hooks<E>(&self, f: &mut impl FnMut(Visit<'_>) -> std::result::Result<(), E>) -> std::result::Result<(), E> {
-        let Ok(h) = self.hooks.try_lock() else { return Ok(()) };
+        let Some(h) = self.hooks.try_lock() else { return Ok(()) };
         let Some(h) = &*h else { return Ok(()) };
         h.tensor.iter().try_for_each(|(_, _, h)| f(Visit::Grad(h)))?;
         h.pre.iter().try_for_each(|(_, h)| f(Visit::Pre(h)))?;
@@ -707,7 +708,7 @@ impl Node {
         if let Some(values) = &slots {
             shadowed(self.info(), &self.inputs, values).for_each(|n| n.unshadow());
         }
-        let hooks = self.hooks.try_lock().ok().and_then(|mut h| h.take());
+        let hooks = self.hooks.try_lock().and_then(|mut h| h.take());
         self.op.clear();
         (slots, hooks)
     }

@@ -4,9 +4,10 @@
 //! A source is locked for one draw. What runs inside calls no Python and no hook (rule 4).
 use crate::error::Result;
 use crate::kernels::random::Generator;
+use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 use std::cell::RefCell;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
+use std::sync::{Arc, LazyLock};
 
 #[derive(Clone)]
 pub struct RandomSource(Arc<Mutex<Generator>>);
@@ -23,7 +24,7 @@ struct Met {
 }
 impl Notes {
     fn lock(&self) -> MutexGuard<'_, Met> {
-        self.0.lock().unwrap_or_else(|e| e.into_inner())
+        self.0.lock()
     }
 }
 /// How the running code of this thread sees the sources that it meets.
@@ -147,7 +148,7 @@ impl RandomSource {
         Arc::ptr_eq(&self.0, &o.0)
     }
     fn lock(&self) -> MutexGuard<'_, Generator> {
-        self.0.lock().unwrap_or_else(|e| e.into_inner())
+        self.0.lock()
     }
     /// A copy of the state.
     pub fn state(&self) -> Generator {

@@ -13,10 +13,11 @@ use crate::array::Array;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, Result, bail};
 use crate::layout::Dims;
+use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering::*};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 
 #[cfg(feature = "python")]
 pub use crate::py::Wrapper;
@@ -136,7 +137,7 @@ impl Drop for Impl {
     /// A chain of gradients is taken apart in a loop, not by recursion (rule 5).
     #[inline]
     fn drop(&mut self) {
-        let state = self.state.get_mut().unwrap_or_else(|e| e.into_inner());
+        let state = self.state.get_mut();
         if state.grad.is_none() && state.extra.is_none() {
             return; // an edge goes through the queue of nodes, a view's base is no view
         }
@@ -252,16 +253,16 @@ impl Tensor {
         }
     }
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(|e| e.into_inner())
+        self.0.state.lock()
     }
     #[inline]
     pub fn array(&self) -> Array {
-        self.0.array.lock().unwrap_or_else(|e| e.into_inner()).clone()
+        self.0.array.lock().clone()
     }
     /// The array under its lock, if that is free at once (see `record::lend`).
     #[inline]
     pub fn try_lend(&self) -> Option<MutexGuard<'_, Array>> {
-        self.0.array.try_lock().ok()
+        self.0.array.try_lock()
     }
     /// The array under its lock, if nobody else holds the tensor or its bytes, so that they may be written without anyone's knowing.
     #[inline]
@@ -274,11 +275,11 @@ impl Tensor {
     /// Looks at the array without cloning it. `f` may only look: no call of an op, of Python, no drop of a tensor.
     #[inline]
     pub fn look<R>(&self, f: impl FnOnce(&Array) -> R) -> R {
-        f(&self.0.array.lock().unwrap_or_else(|e| e.into_inner()))
+        f(&self.0.array.lock())
     }
     /// Puts another array in place (`x.data = y`, `set_`, `resize_`, in-place changes of shape). Returns the old one.
     pub fn replace_array(&self, a: Array) -> Array {
-        std::mem::replace(&mut *self.0.array.lock().unwrap_or_else(|e| e.into_inner()), a)
+        std::mem::replace(&mut *self.0.array.lock(), a)
     }
     #[inline]
     pub fn shape(&self) -> Dims {
@@ -601,7 +602,7 @@ impl Tensor {
     /// What the collector may look at without waiting (rule 5): nothing, if the lock is taken.
     #[inline(always)]
     pub fn try_visit<E>(&self, mut f: impl FnMut(Visit<'_>) -> std::result::Result<(), E>) -> std::result::Result<(), E> {
-        let Ok(s) = self.0.state.try_lock() else { return Ok(()) };
+        let Some(s) = self.0.state.try_lock() else { return Ok(()) };
         match &s.edge {
             Edge::Node(n, _) => f(Visit::History(n))?,
             Edge::Leaf(h) => f(Visit::Held(h))?,
@@ -620,7 +621,7 @@ impl Tensor {
     }
     /// Lets go of everything that could be part of a reference cycle; returns it to be dropped by the caller.
     pub fn clear(&self) -> impl Sized {
-        let state = self.0.state.try_lock().ok().map(|mut s| std::mem::take(&mut *s));
+        let state = self.0.state.try_lock().map(|mut s| std::mem::take(&mut *s));
         self.0.flags.store(0, Release);
         state.map(|s| (s.edge, s.grad, s.view.map(|v| v.base), s.extra))
     }
