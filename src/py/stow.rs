@@ -3,7 +3,7 @@ use super::call::{Given, Raw, add_raw, call_stoppable, tensor_of};
 use super::keeper::{Keeper, Owned};
 use super::tensor::{DESCENT, PyTensor, attached, visit_one, wrap};
 use crate::error::{Result, bail};
-use crate::stow::checkpoint::{Check, Collector, Frame, Opened, Recording};
+use crate::stow::checkpoint::{Check, Collector, Frame, Opened};
 use crate::stow::mutate::{Guard, GuardPack};
 use crate::stow::selective::Kept;
 use crate::tape::random::{Drawing, Notes, Noting};
@@ -273,8 +273,8 @@ tensor([1.4174])
         let _noting = random.as_ref().map(|r| Noting::start(r.clone()));
         let call = Py::new(py, Call { function: function.clone().unbind(), arguments, keywords, parked, random, again })?;
         let keeper = Keeper { owner: Owned::new(call.into_any()), packed: None, counted: Default::default() };
-        let frame = Frame::new(check, EARLY_STOP.get().unwrap_or(early_stop), DEBUG.get().unwrap_or(debug), Box::new(run_kept));
-        let _open = Opened::start(Recording::new(frame, Some(keeper), &tensors));
+        let (early_stop, debug) = (EARLY_STOP.get().unwrap_or(early_stop), DEBUG.get().unwrap_or(debug));
+        let _open = Opened::start(Frame::new(check, early_stop, debug, Box::new(run_kept), &tensors, Some(keeper)));
         run()
     }
 }

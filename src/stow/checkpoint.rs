@@ -96,6 +96,8 @@ struct Table {
     alive: usize,
     reads: Vec<Read>,
     calls: SmallVec<[Call; 1]>,
+    /// While the region is open.
+    keeper: Option<Keeper>,
 }
 impl Table {
     /// Takes over what a run took down for a call; gives back what nobody wants any more: another thread may have let go of its slot.
@@ -129,8 +131,12 @@ pub struct Frame {
     guarded: bool,
     epoch: u32,
     open: AtomicBool,
+    /// Addresses of the leaves among the arguments, and of the storages of all of them: looked at while the region is open, and they live.
+    leaves: Leaves,
+    storages: SmallVec<[usize; 2]>,
     table: Mutex<Table>,
 }
+pub type Leaves = SmallVec<[usize; 2]>;
 /// `, at file:line`, if the place is known.
 fn at(l: &Option<Line>) -> String {
     l.as_ref().map_or(String::new(), |l| format!(", at {}", l.text()))
@@ -138,8 +144,16 @@ fn at(l: &Option<Line>) -> String {
 static EPOCH: AtomicU32 = AtomicU32::new(1);
 
 impl Frame {
-    pub fn new(check: Check, early_stop: bool, debug: bool, run: Box<Run>) -> Arc<Frame> {
+    /// `keeper` is what each slot will own.
+    pub fn new(check: Check, early_stop: bool, debug: bool, run: Box<Run>, arguments: &[Tensor], keeper: Option<Keeper>) -> Arc<Frame> {
         let epoch = EPOCH.fetch_add(1, Relaxed);
+        let (mut leaves, mut storages): (Leaves, SmallVec<[usize; 2]>) = Default::default();
+        for t in arguments {
+            if let Some(id) = t.leaf_id() {
+                leaves.push(id);
+            }
+            storages.push(t.look(|a| Arc::as_ptr(a.storage()) as usize));
+        }
         Arc::new_cyclic(|me| Frame {
             me: me.clone(),
             run,
@@ -149,7 +163,9 @@ impl Frame {
             guarded: mode::writes_allowed(),
             epoch,
             open: AtomicBool::new(true),
-            table: Mutex::default(),
+            leaves,
+            storages,
+            table: Mutex::new(Table { keeper, ..Default::default() }),
         })
     }
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -209,11 +225,18 @@ impl Frame {
             let _alone = Alone::with(collector.clone());
             (self.run)(keeper, &collector)
         };
-        let Progress { at, stopped, wrong, log, values, .. } = std::mem::take(&mut *collector.state());
+        let (at, stopped, wrong, values) = {
+            let mut p = collector.state();
+            (p.at, p.stopped, p.wrong.take(), std::mem::take(&mut p.values))
+        };
         let unused = self.table().receive(call, values);
         drop(unused);
+        let mismatch = |text: String| -> Result<()> {
+            let log = std::mem::take(&mut collector.state().log);
+            Err(Box::new(Error::Checkpoint(self.explain(text, &log))))
+        };
         if let Some(wrong) = wrong {
-            return Err(Box::new(Error::Checkpoint(self.explain(wrong, &log))));
+            return mismatch(wrong);
         }
         match result {
             Err(e) if !stopped || e.is_interrupt() => return Err(e),
@@ -224,10 +247,9 @@ impl Frame {
         }
         let n = self.table().entries.len();
         if at != n && only.is_none() {
-            let text = format!(
+            return mismatch(format!(
                 "checkpoint: A different number of tensors was saved during the original forward and recomputation.\nNumber of tensors saved during forward: {n}\nNumber of tensors saved during recomputation: {at}."
-            );
-            return Err(Box::new(Error::Checkpoint(self.explain(text, &log))));
+            ));
         }
         Ok(())
     }
@@ -342,50 +364,30 @@ impl Stow for Frame {
     }
 }
 
-/// The frame as the policy of the region's first run.
-pub struct Recording {
-    pub frame: Arc<Frame>,
-    pub keeper: Option<Keeper>,
-    /// Addresses of the leaves among the arguments, and of the storages of all of them; alive during the run.
-    leaves: Leaves,
-    storages: SmallVec<[usize; 2]>,
-}
-pub type Leaves = SmallVec<[usize; 2]>;
-impl Recording {
-    pub fn new(frame: Arc<Frame>, keeper: Option<Keeper>, arguments: &[Tensor]) -> Recording {
-        let mut r = Recording { frame, keeper, leaves: SmallVec::new(), storages: SmallVec::new() };
-        for t in arguments {
-            if let Some(id) = t.leaf_id() {
-                r.leaves.push(id);
-            }
-            r.storages.push(t.look(|a| Arc::as_ptr(a.storage()) as usize));
-        }
-        r
-    }
-}
 /// A captured leaf is kept, not forgotten: there are no bytes to win, and its version is checked. The same rule holds in both runs, and for
 /// aliases of a leaf, which unpacking and parking make: known by the leaf.
 fn stays(s: &Saving<'_>, arguments: &[usize]) -> bool {
     s.leaf_id().is_some_and(|id| !arguments.contains(&id))
 }
-impl Pack for Recording {
+/// The policy of the region's first run.
+impl Pack for Frame {
     fn pack(&self, s: &Saving<'_>) -> Result<Option<Arc<Stowed>>> {
         if stays(s, &self.leaves) {
             return Ok(None);
         }
-        let f = &self.frame;
-        let hash = if f.check == Check::Values { hash(s.array)? } else { 0 };
-        let entry = Entry { look: Look::of(s), hash, alive: true, line: f.line() };
-        let key = {
-            let mut t = f.table();
+        let hash = if self.check == Check::Values { hash(s.array)? } else { 0 };
+        let entry = Entry { look: Look::of(s), hash, alive: true, line: self.line() };
+        let (key, keeper) = {
+            let mut t = self.table();
             if t.entries.capacity() == 0 {
                 t.entries.reserve_exact(4);
             }
             t.entries.push(entry);
             t.alive += 1;
-            t.entries.len() as u32 - 1
+            (t.entries.len() as u32 - 1, t.keeper.clone())
         };
-        Ok(Some(Stowed::new(f.clone(), key, self.keeper.clone())))
+        let by = self.me.upgrade().expect("a frame that packs is alive");
+        Ok(Some(Stowed::new(by, key, keeper)))
     }
     fn quiet(&self) -> bool {
         true
@@ -394,20 +396,20 @@ impl Pack for Recording {
         true
     }
     fn allows_writes(&self) -> bool {
-        self.frame.guarded
+        self.guarded
     }
 }
-impl Reads for Recording {
+impl Reads for Frame {
     fn wants(&self, a: &Array) -> bool {
         let s = a.storage();
         // what is passed is checked where it is parked, not here
-        s.born < self.frame.epoch && !self.storages.contains(&(Arc::as_ptr(s) as usize)) && !self.frame.table().knows(s)
+        s.born < self.epoch && !self.storages.contains(&(Arc::as_ptr(s) as usize)) && !self.table().knows(s)
     }
     fn read(&self, op: &'static str, input: &'static str, a: &Array) {
         let s = a.storage();
         // to look at the running line may run user code
         let line = here();
-        let mut t = self.frame.table();
+        let mut t = self.table();
         if !t.knows(s) {
             t.reads.push(Read { storage: Arc::downgrade(s), version: s.version().load(Relaxed), op, input, shape: a.shape, line });
         }
@@ -415,22 +417,21 @@ impl Reads for Recording {
 }
 /// The first run of a region, from its start to its end: policy, read notes and epoch are put back on every way out.
 pub struct Opened {
-    recording: Arc<Recording>,
+    frame: Arc<Frame>,
     epoch: u32,
 }
 impl Opened {
-    pub fn start(recording: Recording) -> Opened {
-        let recording = Arc::new(recording);
+    pub fn start(frame: Arc<Frame>) -> Opened {
         let epoch = array::epoch();
-        array::set_epoch(recording.frame.epoch);
-        mode::push_pack(recording.clone());
-        mode::push_reads(recording.clone());
-        Opened { recording, epoch }
+        array::set_epoch(frame.epoch);
+        mode::push_pack(frame.clone());
+        mode::push_reads(frame.clone());
+        Opened { frame, epoch }
     }
 }
 impl Drop for Opened {
     fn drop(&mut self) {
-        let f = &self.recording.frame;
+        let f = &self.frame;
         drop(mode::pop_reads());
         drop(mode::pop_pack());
         array::set_epoch(self.epoch);
@@ -438,8 +439,9 @@ impl Drop for Opened {
         // the region's own writes are its own
         let gone = {
             let mut t = f.table();
+            let keeper = t.keeper.take();
             if t.alive == 0 {
-                std::mem::take(&mut t.reads)
+                (keeper, std::mem::take(&mut t.reads))
             } else {
                 let mut gone = Vec::new();
                 let mut i = 0;
@@ -452,7 +454,7 @@ impl Drop for Opened {
                         None => gone.push(t.reads.swap_remove(i)),
                     }
                 }
-                gone
+                (keeper, gone)
             }
         };
         drop(gone);

@@ -528,11 +528,14 @@ pub enum Parked {
         version: u64,
         _counted: Option<Counted>,
     },
-    Away {
-        stowed: Arc<Stowed>,
-        like: Meta,
-        edge: Edge,
-    },
+    Away(Box<Away>),
+}
+/// A tensor that a policy has: what it looks like, and where its gradient goes.
+#[derive(Clone)]
+pub struct Away {
+    stowed: Arc<Stowed>,
+    like: Meta,
+    edge: Edge,
 }
 impl Parked {
     pub fn new(t: &Tensor, by: &'static str) -> Result<Parked> {
@@ -541,7 +544,7 @@ impl Parked {
             let array = t.array();
             let saving = Saving { op: by, slot: ARGUMENT, array: &array, origin: Origin::Input(t), guarded: false };
             if let Some(stowed) = pack_one(&pack, &saving)? {
-                return Ok(Parked::Away { stowed, like: Meta::of(&array), edge: t.edge() });
+                return Ok(Parked::Away(Box::new(Away { stowed, like: Meta::of(&array), edge: t.edge() })));
             }
         }
         let counts = t.counts_as_saved();
@@ -552,13 +555,13 @@ impl Parked {
     pub fn packed(by: Option<&Arc<dyn Pack>>, array: &Array, who: &'static str) -> Result<Option<Parked>> {
         let saving = Saving { op: who, slot: SlotName::of("output"), array, origin: Origin::Output(0), guarded: false };
         let stowed = by.map(|by| pack_one(by, &saving)).transpose()?.flatten();
-        Ok(stowed.map(|stowed| Parked::Away { stowed, like: Meta::of(array), edge: Edge::None }))
+        Ok(stowed.map(|stowed| Parked::Away(Box::new(Away { stowed, like: Meta::of(array), edge: Edge::None }))))
     }
     /// A handle on the same value.
     pub fn share(&self) -> Parked {
         match self {
             Parked::Here { held, version, .. } => Parked::Here { held: held.clone(), version: *version, _counted: None },
-            Parked::Away { stowed, like, edge } => Parked::Away { stowed: stowed.clone(), like: *like, edge: edge.clone() },
+            Parked::Away(a) => Parked::Away(a.clone()),
         }
     }
     /// The argument again, with the history it had.
@@ -581,17 +584,17 @@ impl Parked {
                 }
                 Ok(t.clone())
             }
-            Parked::Away { stowed, like, edge } => Ok(along(stowed.value(By::Function(by), &like.shape, like.dtype, &|| ARGUMENT)?, edge)),
+            Parked::Away(a) => Ok(along(a.stowed.value(By::Function(by), &a.like.shape, a.like.dtype, &|| ARGUMENT)?, &a.edge)),
         }
     }
     pub fn visit(&self, f: &mut dyn FnMut(Visit<'_>)) {
         match self {
             Parked::Here { held, .. } => f(Visit::Held(held)),
-            Parked::Away { stowed, edge, .. } => {
-                if Arc::strong_count(stowed) == 1 {
-                    f(Visit::Slot(stowed));
+            Parked::Away(a) => {
+                if Arc::strong_count(&a.stowed) == 1 {
+                    f(Visit::Slot(&a.stowed));
                 }
-                match edge {
+                match &a.edge {
                     Edge::Node(n, _) => f(Visit::Node(n)),
                     Edge::Leaf(h) => f(Visit::Held(h)),
                     Edge::None => {}
