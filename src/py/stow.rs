@@ -117,15 +117,11 @@ impl Call {
     /// Runs the function again, with its arguments unparked, its random state and its context; what it returns is dropped.
     fn run(&self, collector: &Collector) -> Result<()> {
         let py = attached();
-        let (mut tensors, mut leaves): (SmallVec<[_; 2]>, SmallVec<[_; 2]>) = Default::default();
+        let mut tensors: SmallVec<[Bound<'_, PyTensor>; 2]> = SmallVec::new();
         for p in &self.parked {
-            let t = p.get("checkpoint")?;
-            if let Some(id) = t.leaf_id() {
-                leaves.push(id);
-            }
-            tensors.push(wrap(py, t)?);
+            tensors.push(wrap(py, p.get("checkpoint")?)?);
         }
-        collector.set_arguments(leaves);
+        collector.set_arguments(tensors.iter().map(|t| t.get().tensor()));
         let mut arguments: SmallVec<[_; 4]> = SmallVec::new();
         for t in &self.arguments {
             arguments.push(t.build(py, &tensors)?);

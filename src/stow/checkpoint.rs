@@ -71,7 +71,7 @@ struct Read {
 }
 /// A value that a recomputation took down.
 enum Value {
-    /// Without its history, and with the version it had: a write to it in the region is the error that plain code would have raised.
+    /// An argument, or without its history, and with the version it had: a write to it in the region is the error that plain code would have raised.
     Plain { value: Tensor, version: u64, _counted: Option<Counted> },
     /// A mutation guard lets it be overwritten: one of the run's own holds it.
     Guarded(Arc<Stowed>),
@@ -132,11 +132,11 @@ pub struct Frame {
     epoch: u32,
     open: AtomicBool,
     /// Addresses of the leaves among the arguments, and of the storages of all of them: looked at while the region is open, and they live.
-    leaves: Leaves,
-    storages: SmallVec<[usize; 2]>,
+    leaves: Addresses,
+    storages: Addresses,
     table: Mutex<Table>,
 }
-pub type Leaves = SmallVec<[usize; 2]>;
+type Addresses = SmallVec<[usize; 2]>;
 /// `, at file:line`, if the place is known.
 fn at(l: &Option<Line>) -> String {
     l.as_ref().map_or(String::new(), |l| format!(", at {}", l.text()))
@@ -147,7 +147,7 @@ impl Frame {
     /// `keeper` is what each slot will own.
     pub fn new(check: Check, early_stop: bool, debug: bool, run: Box<Run>, arguments: &[Tensor], keeper: Option<Keeper>) -> Arc<Frame> {
         let epoch = EPOCH.fetch_add(1, Relaxed);
-        let (mut leaves, mut storages): (Leaves, SmallVec<[usize; 2]>) = Default::default();
+        let (mut leaves, mut storages): (Addresses, Addresses) = Default::default();
         for t in arguments {
             if let Some(id) = t.leaf_id() {
                 leaves.push(id);
@@ -213,12 +213,14 @@ impl Frame {
                 None => t.entries.iter().rposition(|e| e.alive).map_or(0, |i| i + 1),
             }
         };
+        let stop = self.early_stop || only.is_some() || self.open.load(Acquire);
         let collector = Arc::new(Collector {
             frame: self.me.upgrade().expect("a frame that is asked is alive"),
             only,
             last,
-            stop: self.early_stop || only.is_some() || self.open.load(Acquire),
+            stop,
             guard: OnceLock::new(),
+            ends: AtomicBool::new(stop && last <= 1),
             state: Mutex::default(),
         });
         let result = {
@@ -468,8 +470,9 @@ struct Progress {
     wrong: Option<String>,
     log: Vec<(Look, Option<Line>)>,
     values: Values,
-    /// Addresses of the leaves among the arguments.
-    leaves: Leaves,
+    /// Addresses of the arguments, and of the leaves among them.
+    arguments: Addresses,
+    leaves: Addresses,
 }
 /// The policy of a recomputation: takes values down by position, keeps the slots as usual, stops at the last one needed.
 pub struct Collector {
@@ -479,6 +482,8 @@ pub struct Collector {
     stop: bool,
     /// For values that may be overwritten; its entries live as long as their slots.
     guard: OnceLock<Arc<Guard>>,
+    /// The next value that it takes down is the last one needed.
+    ends: AtomicBool,
     state: Mutex<Progress>,
 }
 impl Collector {
@@ -490,9 +495,15 @@ impl Collector {
         let guard = self.guard.get_or_init(Guard::new).clone();
         GuardPack { guard, outer: None }.pack(&Saving { origin: Origin::Output(0), ..*s })
     }
-    /// Addresses of the leaves among the arguments of the run that is starting.
-    pub fn set_arguments(&self, leaves: Leaves) {
-        self.state().leaves = leaves;
+    /// The arguments of the run that is starting, alive for as long as it lasts.
+    pub fn set_arguments<'a>(&self, arguments: impl Iterator<Item = &'a Tensor>) {
+        let mut p = self.state();
+        for t in arguments {
+            p.arguments.push(t.id());
+            if let Some(id) = t.leaf_id() {
+                p.leaves.push(id);
+            }
+        }
     }
     /// Is the value what was saved at this place?
     fn compare(&self, nr: usize, s: &Saving<'_>) -> Result<()> {
@@ -544,6 +555,9 @@ impl Pack for Collector {
     fn quiet(&self) -> bool {
         true
     }
+    fn ends(&self) -> bool {
+        self.ends.load(Relaxed)
+    }
     fn pack(&self, s: &Saving<'_>) -> Result<Option<Arc<Stowed>>> {
         let f = &self.frame;
         let line = f.line();
@@ -578,9 +592,15 @@ impl Pack for Collector {
         }
         if wanted && !guarded {
             let _counted = s.counts().then(|| Counted::new(s.array.storage()));
-            p.values.push((nr as u32, Value::Plain { value: Tensor::new(s.array.clone()), version: s.array.version(), _counted }));
+            let value = match s.origin {
+                // what was passed lives anyway, with its history
+                Origin::Input(t) if p.arguments.contains(&t.id()) => t.clone(),
+                _ => Tensor::new(s.array.clone()),
+            };
+            p.values.push((nr as u32, Value::Plain { value, version: s.array.version(), _counted }));
         }
         p.stopped = stop;
+        self.ends.store(self.stop && nr + 2 >= self.last, Relaxed);
         drop(p);
         if stop {
             return Err(Box::new(Error::Stop));

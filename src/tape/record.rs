@@ -213,12 +213,28 @@ fn watched(call: &Call<'_>, op: MakeOp<'_>) -> Result<Tensor> {
         if now.reading() {
             note_reads(info, x, None);
         }
+        if pack.as_ref().is_some_and(|p| p.ends()) {
+            offer_first(info, inputs, x, graded, pack.as_ref())?;
+        }
         let node = begin(info, inputs, graded, line_of(now, info), op)?;
         if mode::anomaly() {
             node.keep_stack();
         }
         recorded(call, x, &mut Some(node), pack.as_ref())
     })
+}
+/// Offers the policy the first input that would be saved, which is expected to end the run by an error; if it does not, it took nothing.
+fn offer_first(info: &'static Info, inputs: Operands<'_>, arrays: Arrays<'_>, graded: u64, pack: Option<&Arc<dyn Pack>>) -> Result<()> {
+    let Some(&slot) = info.order.first() else { return Ok(()) };
+    let (name, Source::Input(i)) = info.saves[slot as usize] else { return Ok(()) };
+    if let (Some(Some(t)), Some(Some(a))) = (inputs.get(i as usize), arrays.get(i as usize))
+        && info.uses.reads(slot, graded)
+        && info.state >> i.min(31) & 1 == 0
+        && !a.number
+    {
+        save(pack, info.op, SlotName::of(name), a, Origin::Input(t), NO_INPUT)?;
+    }
+    Ok(())
 }
 /// The node, with the edges along which gradients will go.
 #[inline(always)]

@@ -93,6 +93,10 @@ pub trait Pack: Send + Sync {
     fn recomputes(&self) -> bool {
         false
     }
+    /// The next value that it takes ends what runs: there is no use in making more of the operation than that value.
+    fn ends(&self) -> bool {
+        false
+    }
     /// Values saved under it may be overwritten afterwards (the mutation guard).
     fn allows_writes(&self) -> bool {
         false
