@@ -131,7 +131,7 @@ impl Call {
             keywords.as_ref().expect("there are some").set_item(k, t.build(py, &tensors)?)?;
         }
         drop(tensors);
-        let _random = Drawing::again(self.random.as_deref());
+        let _random = Drawing::again(self.random.clone());
         let _unguarded = Unguarded(GUARDED.replace(false));
         // selective modes of a region that is open are not meant for this one
         let selective = |m: &Bound<'_, PyAny>| m.hasattr(intern!(py, "_selective")).unwrap_or(false);

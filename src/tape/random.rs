@@ -27,91 +27,66 @@ impl Notes {
         self.0.lock()
     }
 }
-/// How the running code of this thread sees the sources that it meets.
-#[derive(Default)]
-struct Seen {
-    /// Of the regions that are open, outermost first.
-    notes: SmallVec<[Arc<Notes>; 2]>,
-    again: Again,
+/// A region that is open, or runs again, on this thread.
+enum Layer {
+    Open(Arc<Notes>),
+    Again {
+        /// None: it draws on from where the sources stand.
+        notes: Option<Arc<Notes>>,
+        /// What stands in for the process's source, and for those that user code names: made when first met.
+        unnamed: Option<RandomSource>,
+        named: Vec<(RandomSource, RandomSource)>,
+    },
 }
-/// What stands in for sources in a region that runs again.
-#[derive(Default)]
-struct Again {
-    unnamed: Unnamed,
-    named: Vec<(RandomSource, RandomSource)>,
+/// Outermost first. A region that runs again sees nothing of what lies around it.
+type Layers = SmallVec<[Layer; 3]>;
+thread_local! { static LAYERS: RefCell<Layers> = const { RefCell::new(SmallVec::new_const()) }; }
+/// The regions that are open inside the innermost one that runs again, and that one.
+fn inner(layers: &mut [Layer]) -> (&mut [Layer], Option<&mut Layer>) {
+    let at = layers.iter().rposition(|l| matches!(l, Layer::Again { .. })).map_or(0, |i| i + 1);
+    let (outer, open) = layers.split_at_mut(at);
+    (open, outer.last_mut())
 }
-#[derive(Default)]
-enum Unnamed {
-    /// The process's source.
-    #[default]
-    Process,
-    /// A copy of whatever `.0` stands for, made at the first draw: the region drew nothing from it when it was recorded.
-    Copy(Box<Unnamed>),
-    Own(RandomSource),
-}
-impl Unnamed {
-    fn source(&mut self) -> RandomSource {
-        let own = match self {
-            Unnamed::Process => return PROCESS.clone(),
-            Unnamed::Own(s) => return s.clone(),
-            Unnamed::Copy(of) => RandomSource::new(of.source().state()),
-        };
-        *self = Unnamed::Own(own.clone());
-        own
-    }
-    /// Another handle on the same.
-    fn share(&mut self) -> Unnamed {
-        match self {
-            Unnamed::Process => Unnamed::Process,
-            _ => Unnamed::Own(self.source()),
+/// The source of those who name none.
+fn unnamed_source(layers: &mut [Layer]) -> RandomSource {
+    let Some(at) = layers.iter().rposition(|l| matches!(l, Layer::Again { .. })) else { return PROCESS.clone() };
+    let (outer, rest) = layers.split_at_mut(at);
+    let Layer::Again { notes, unnamed, .. } = &mut rest[0] else { unreachable!("found as such") };
+    match (&*unnamed, notes) {
+        (Some(own), _) => own.clone(),
+        (None, None) => unnamed_source(outer),
+        (None, Some(notes)) => {
+            // a region that drew nothing when it was recorded, and draws after all, does not move the source around it
+            let state = notes.lock().unnamed.as_deref().cloned();
+            let own = RandomSource::new(state.unwrap_or_else(|| unnamed_source(outer).state()));
+            unnamed.insert(own).clone()
         }
     }
-}
-thread_local! {
-    static SEEN: RefCell<Seen> = const {
-        RefCell::new(Seen { notes: SmallVec::new_const(), again: Again { unnamed: Unnamed::Process, named: Vec::new() } })
-    };
 }
 /// An open region takes notes of the sources that it meets, until this is dropped.
 pub struct Noting;
 impl Noting {
     pub fn start(notes: Arc<Notes>) -> Noting {
-        SEEN.with(|s| s.borrow_mut().notes.push(notes));
+        LAYERS.with(|l| l.borrow_mut().push(Layer::Open(notes)));
         Noting
     }
 }
 impl Drop for Noting {
     fn drop(&mut self) {
-        drop(SEEN.with(|s| s.borrow_mut().notes.pop()));
+        drop(LAYERS.with(|l| l.borrow_mut().pop()));
     }
 }
 /// A region runs again until this is dropped: it draws what it drew at first, and no source notices.
-pub struct Drawing(Seen);
+pub struct Drawing;
 impl Drawing {
-    /// Without notes it draws on from where the sources stand.
-    pub fn again(notes: Option<&Notes>) -> Drawing {
-        let again = |now: &mut Unnamed| match notes {
-            None => Again { unnamed: now.share(), named: Vec::new() },
-            Some(n) => {
-                let met = n.lock();
-                let unnamed = match &met.unnamed {
-                    Some(g) => Unnamed::Own(RandomSource::new((**g).clone())),
-                    None => Unnamed::Copy(Box::new(now.share())),
-                };
-                Again { unnamed, named: met.named.iter().map(|(s, g)| (s.clone(), RandomSource::new(g.clone()))).collect() }
-            }
-        };
-        SEEN.with(|s| {
-            let mut s = s.borrow_mut();
-            let new = Seen { notes: SmallVec::new(), again: again(&mut s.again.unnamed) };
-            Drawing(std::mem::replace(&mut *s, new))
-        })
+    pub fn again(notes: Option<Arc<Notes>>) -> Drawing {
+        LAYERS.with(|l| l.borrow_mut().push(Layer::Again { notes, unnamed: None, named: Vec::new() }));
+        Drawing
     }
 }
 impl Drop for Drawing {
     fn drop(&mut self) {
-        let before = std::mem::take(&mut self.0);
-        drop(SEEN.with(|s| s.replace(before)));
+        drop(LAYERS.with(|l| l.borrow_mut().pop()));
     }
 }
 
@@ -121,28 +96,47 @@ impl RandomSource {
     }
     /// The source of those who name none: the process's, or in a region that runs again what stands in for it.
     pub fn current() -> Self {
-        SEEN.with(|s| {
-            let mut s = s.borrow_mut();
-            let source = s.again.unnamed.source();
-            for notes in &s.notes {
-                notes.lock().unnamed.get_or_insert_with(|| Box::new(source.state()));
+        LAYERS.with(|l| {
+            let mut l = l.borrow_mut();
+            let source = unnamed_source(&mut l);
+            for layer in inner(&mut l).0 {
+                if let Layer::Open(notes) = layer {
+                    notes.lock().unnamed.get_or_insert_with(|| Box::new(source.state()));
+                }
             }
             source
         })
     }
     /// A source that user code names, as that code is to see it: itself, or in a region that runs again what stands in for it.
     pub fn named(&self) -> RandomSource {
-        SEEN.with(|s| {
-            let s = s.borrow();
-            let seen = s.again.named.iter().find(|(s, _)| s.is(self)).map_or(self, |(_, stand_in)| stand_in);
-            for notes in &s.notes {
-                let mut met = notes.lock();
-                if !met.named.iter().any(|(s, _)| s.is(self)) {
-                    met.named.push((self.clone(), seen.state()));
+        LAYERS.with(|l| {
+            let mut l = l.borrow_mut();
+            let (open, again) = inner(&mut l);
+            let seen = match again {
+                Some(Layer::Again { notes: Some(notes), named, .. }) => self.stand_in(notes, named),
+                _ => self.clone(),
+            };
+            for layer in open {
+                if let Layer::Open(notes) = layer {
+                    let mut met = notes.lock();
+                    if !met.named.iter().any(|(s, _)| s.is(self)) {
+                        met.named.push((self.clone(), seen.state()));
+                    }
                 }
             }
-            seen.clone()
+            seen
         })
+    }
+    /// What stands in for it in a region with these notes: itself, if the region did not meet it.
+    fn stand_in(&self, notes: &Notes, made: &mut Vec<(RandomSource, RandomSource)>) -> RandomSource {
+        if let Some((_, own)) = made.iter().find(|(s, _)| s.is(self)) {
+            return own.clone();
+        }
+        let state = notes.lock().named.iter().find(|(s, _)| s.is(self)).map(|(_, g)| g.clone());
+        let Some(state) = state else { return self.clone() };
+        let own = RandomSource::new(state);
+        made.push((self.clone(), own.clone()));
+        own
     }
     fn is(&self, o: &RandomSource) -> bool {
         Arc::ptr_eq(&self.0, &o.0)
@@ -183,15 +177,15 @@ mod tests {
         };
         let before = PROCESS.state();
         let again = {
-            let _drawing = Drawing::again(Some(&notes));
+            let _drawing = Drawing::again(Some(notes.clone()));
             (draw(), draw())
         };
         assert_eq!(first, again);
         assert_eq!(PROCESS.state(), before);
         // what drew nothing at first does not move the source when it draws after all
         {
-            let _drawing = Drawing::again(Some(&Notes::default()));
-            let _inner = Drawing::again(Some(&Notes::default()));
+            let _drawing = Drawing::again(Some(Arc::default()));
+            let _inner = Drawing::again(Some(Arc::default()));
             draw();
         }
         assert_eq!(PROCESS.state(), before);
@@ -200,9 +194,9 @@ mod tests {
     fn the_stand_in_is_that_of_one_thread() {
         let notes = Arc::new(Notes::default());
         notes.lock().unnamed = Some(Box::new(Generator::new(3)));
-        let _drawing = Drawing::again(Some(&notes));
+        let _drawing = Drawing::again(Some(notes.clone()));
         assert_eq!(RandomSource::current().state(), Generator::new(3));
-        let other = std::thread::spawn(|| SEEN.with(|s| matches!(s.borrow().again.unnamed, Unnamed::Process))).join().unwrap();
+        let other = std::thread::spawn(|| LAYERS.with(|l| l.borrow().is_empty())).join().unwrap();
         assert!(other);
     }
 }
