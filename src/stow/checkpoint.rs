@@ -382,7 +382,7 @@ impl Pack for Frame {
         let (key, keeper) = {
             let mut t = self.table();
             if t.entries.capacity() == 0 {
-                t.entries.reserve_exact(4);
+                t.entries.reserve_exact(2);
             }
             t.entries.push(entry);
             t.alive += 1;
@@ -413,6 +413,9 @@ impl Reads for Frame {
         let line = here();
         let mut t = self.table();
         if !t.knows(s) {
+            if t.reads.capacity() == 0 {
+                t.reads.reserve_exact(2);
+            }
             t.reads.push(Read { storage: Arc::downgrade(s), version: s.version().load(Relaxed), op, input, shape: a.shape, line });
         }
     }

@@ -624,34 +624,25 @@ impl Node {
     }
     /// The value of a slot, unpacked; None where the slot was not filled. `history`: attach where its gradient goes.
     pub fn unpack(self: &Arc<Self>, slot: usize, history: bool) -> Result<Option<Tensor>> {
-        match self.kept(slot) {
-            Some(t) => Ok(Some(t)),
-            None => self.unpack_shared(slot, history),
+        match self.find(slot)? {
+            Found::Kept(t) => Ok(Some(t)),
+            Found::Else(v) => v.unpack(self, slot, history),
         }
     }
-    /// The value of a slot if it is a tensor kept as it was: what `unpack` gives, for most slots in one look.
+    /// What is in a slot: for most the tensor kept as it was, which is what `unpack` gives; else a handle on the value.
     #[inline]
-    fn kept(&self, slot: usize) -> Option<Tensor> {
+    fn find(&self, slot: usize) -> Result<Found> {
         let s = self.slots();
         match s.values.get(slot) {
-            Some(Value::Kept { held, version, .. }) if !s.freed => {
-                let t = held.tensor();
-                t.try_lend().is_some_and(|a| a.version() == *version).then(|| t.clone())
+            Some(Value::Kept { held, version, .. }) if !s.freed && held.tensor().try_lend().is_some_and(|a| a.version() == *version) => {
+                Ok(Found::Kept(held.tensor().clone()))
             }
-            _ => None,
-        }
-    }
-    #[inline(never)]
-    fn unpack_shared(self: &Arc<Self>, slot: usize, history: bool) -> Result<Option<Tensor>> {
-        let value = {
-            let s = self.slots();
-            if s.freed {
+            _ if s.freed => {
                 drop(s);
-                return Err(self.freed_error());
+                Err(self.freed_error())
             }
-            s.values.get(slot).map_or(Value::Empty, Value::share)
-        };
-        value.unpack(self, slot, history)
+            v => Ok(Found::Else(v.map_or(Value::Empty, Value::share))),
+        }
     }
     /// Everything this node owns that the collector must see (rule 5), besides what `op` owns.
     #[inline(always)]
@@ -719,6 +710,11 @@ impl std::fmt::Debug for Node {
     }
 }
 
+/// What a look at a slot finds.
+enum Found {
+    Kept(Tensor),
+    Else(Value),
+}
 /// What a backward formula sees of its node.
 pub struct Cx<'a> {
     pub node: &'a Arc<Node>,
@@ -742,18 +738,16 @@ impl Cx<'_> {
     }
     #[inline]
     pub fn saved(&self, slot: usize) -> Result<Tensor> {
-        if let Some(t) = self.node.kept(slot) {
-            return Ok(t);
-        }
-        match self.node.unpack_shared(slot, grad_enabled())? {
+        match self.saved_opt(slot)? {
             Some(t) => Ok(t),
             None => bail!(Runtime, "{}: the saved value {} was not kept", self.node.name(), self.node.slot_name(slot)),
         }
     }
+    #[inline]
     pub fn saved_opt(&self, slot: usize) -> Result<Option<Tensor>> {
-        match self.node.kept(slot) {
-            Some(t) => Ok(Some(t)),
-            None => self.node.unpack_shared(slot, grad_enabled()),
+        match self.node.find(slot)? {
+            Found::Kept(t) => Ok(Some(t)),
+            Found::Else(v) => v.unpack(self.node, slot, grad_enabled()),
         }
     }
 }
