@@ -820,18 +820,8 @@ static ACCUMULATE: crate::tape::Info = crate::tape::Info {
     node: "torch::autograd::AccumulateGrad",
     op: "accumulate_grad",
     schema: "accumulate_grad",
-    inputs: &[],
     outputs: &["grad"],
-    visible: 1,
-    nondiff: 0,
-    saves: &[],
-    saves_outputs: false,
-    order: &[],
-    uses: crate::tape::Uses::NONE,
-    every: false,
-    view: false,
-    state: 0,
-    views: &ops::views::VIEWS,
+    ..ops::views::PLAIN
 };
 impl crate::tape::Backward for AccumulateGrad {
     fn info(&self) -> &'static crate::tape::Info {

@@ -360,23 +360,7 @@ fn into_out<'py>(e: &'static Entry, args: &Args<'py>, out: Values<'py>) -> Resul
     Ok(Answer::Given(out.one().to_owned()))
 }
 /// The op that writes a finished result into `out=`.
-static COPIED: Info = Info {
-    node: "Error",
-    op: "out",
-    schema: "out",
-    inputs: &["self"],
-    outputs: &["result"],
-    visible: 1,
-    nondiff: 1,
-    saves: &[],
-    saves_outputs: false,
-    order: &[],
-    uses: crate::tape::Uses::NONE,
-    every: false,
-    view: false,
-    state: 0,
-    views: &crate::ops::views::VIEWS,
-};
+static COPIED: Info = Info { node: "Error", op: "out", schema: "out", inputs: &["self"], nondiff: 1, ..crate::ops::views::PLAIN };
 /// Writes a result into the user's tensor as an op would.
 fn deliver(e: &'static Entry, value: &Tensor, out: &Tensor) -> Result<(), Fail> {
     if mode::grad_enabled() && (value.requires_grad() || out.requires_grad()) {
