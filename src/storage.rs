@@ -5,6 +5,7 @@
 //! one kernel call; callers are serialised (the tape runs attached to the interpreter, kernels call no Python).
 #![allow(unsafe_code)]
 use crate::alloc::{Block, Category, Place, count, count_storage};
+use crate::array::Array;
 use crate::error::Result;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
@@ -26,8 +27,9 @@ pub unsafe trait Foreign: Send + Sync {
 }
 /// Must be told before bytes of a storage change: who holds values that the write would spoil.
 pub trait Watcher: Send + Sync {
-    /// The bytes `span` of the storage are about to be written. Called without any lock held.
-    fn before_write(&self, storage: &Arc<Storage>, key: u32, span: (usize, usize)) -> Result<()>;
+    /// Bytes of the storage are about to be written, some of them noted under `key`. Called without any lock held. `copies`: what others
+    /// that are told of the same write copied.
+    fn before_write(&self, storage: &Arc<Storage>, key: u32, copies: &mut Copies) -> Result<()>;
 }
 /// A note on a storage: tell `who` if bytes `span` are written.
 pub struct Note {
@@ -42,10 +44,25 @@ impl Note {
     }
 }
 pub type Notes = SmallVec<[Note; 1]>;
+/// The copies made for one write: one for each region, however many ask.
+#[derive(Default)]
+pub struct Copies(SmallVec<[(Array, Array); 1]>);
+impl Copies {
+    /// The copy of `a`, made by `copy` if there is none yet.
+    pub fn of(&mut self, a: &Array, copy: impl FnOnce(&Array) -> Result<Array>) -> Result<Array> {
+        if let Some((_, done)) = self.0.iter().find(|(of, _)| of.same_elements(a)) {
+            return Ok(done.clone());
+        }
+        let done = copy(a)?;
+        self.0.push((a.clone(), done.clone()));
+        Ok(done)
+    }
+}
 /// Takes the note of one watcher under one key off the list, to be dropped outside of the lock.
 pub fn take_note(notes: &mut Notes, who: usize, key: u32) -> Option<Note> {
-    let at = notes.iter().position(|n| n.key == key && n.is_by(who))?;
-    Some(notes.swap_remove(at))
+    // what was noted last is most often given up first
+    let at = notes.iter().rposition(|n| n.key == key && n.is_by(who))?;
+    Some(notes.remove(at))
 }
 
 enum Bytes {
@@ -175,9 +192,10 @@ impl Storage {
             *notes = left;
             met
         });
+        let mut copies = Copies::default();
         for n in &met {
             if let Some(who) = n.who.upgrade() {
-                who.before_write(self, n.key, span)?;
+                who.before_write(self, n.key, &mut copies)?;
             }
         }
         Ok(())

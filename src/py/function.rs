@@ -573,7 +573,7 @@ fn finish<'py>(
             };
             values.push(value);
         }
-        let old = std::mem::replace(&mut *n.slots(), Slots { values, freed: false });
+        let old = std::mem::replace(&mut *n.slots(), Slots { values, ..Default::default() });
         drop(old);
     }
     back(py, many.is_some(), outs)

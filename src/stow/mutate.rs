@@ -8,13 +8,13 @@
 use crate::array::Array;
 use crate::error::{Result, bail};
 use crate::kernels::pointwise;
-use crate::storage::{Note, Storage, Watcher, take_note};
-use crate::tape::saved::Origin;
-use crate::tape::saved::{Counted, Keeper, Wanted};
-use crate::tape::{Held, Pack, Saving, Stow, Stowed, Tensor};
+use crate::storage::{Copies, Note, Storage, Watcher, take_note};
+use crate::tape::saved::{Adopt, Counted, Guarded, Keeper, Origin, Wanted};
+use crate::tape::{Held, Node, Pack, Saving, Stow, Stowed, Tensor};
 use parking_lot::{Mutex, MutexGuard};
+use rustc_hash::FxHashSet;
 use std::sync::atomic::{AtomicBool, Ordering::*};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, LazyLock, Weak};
 
 /// What the table holds for one key.
 enum Entry {
@@ -77,6 +77,7 @@ pub struct Guard {
     me: Weak<Guard>,
     open: AtomicBool,
     table: Mutex<Table>,
+    nodes: Mutex<Vec<Weak<Node>>>,
 }
 /// What the guard holds, for its context object.
 #[derive(Clone, Copy, Default, Debug, PartialEq)]
@@ -89,7 +90,7 @@ pub struct Holding {
 
 impl Guard {
     pub fn new() -> Arc<Guard> {
-        Arc::new_cyclic(|me| Guard { me: me.clone(), open: AtomicBool::new(true), table: Mutex::default() })
+        Arc::new_cyclic(|me| Guard { me: me.clone(), open: AtomicBool::new(true), table: Mutex::default(), nodes: Mutex::default() })
     }
     fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock()
@@ -97,15 +98,23 @@ impl Guard {
     fn address(&self) -> usize {
         self as *const Guard as usize
     }
-    /// Ends it, and empties the table; slots stay, and answer with an error.
+    /// Ends it, and lets go of everything; slots stay, and answer with an error.
     pub fn close(&self) {
         self.open.store(false, Release);
         self.forget(std::mem::take(&mut *self.table()).entries);
+        self.give_up(&CLOSED);
     }
-    /// Empties the table. Slots stay, and answer with an error; their keys are not used again.
+    /// Lets go of everything. Slots stay, and answer with an error; their keys are not used again.
     pub fn clear(&self) {
         let entries = self.table().entries.iter_mut().map(|e| std::mem::replace(e, Entry::Free)).collect();
         self.forget(entries);
+        self.give_up(&CLEARED);
+    }
+    fn give_up(&self, by: &LazyLock<Arc<dyn Stow>>) {
+        let nodes = std::mem::take(&mut *self.nodes.lock());
+        for n in nodes.iter().filter_map(Weak::upgrade) {
+            n.give_up(by);
+        }
     }
     fn forget(&self, entries: Vec<Entry>) {
         let who = self.address();
@@ -117,21 +126,65 @@ impl Guard {
         drop(entries);
     }
     pub fn holds(&self) -> Holding {
-        let mut h = Holding::default();
+        let nodes: Vec<Arc<Node>> = self.nodes.lock().iter().filter_map(Weak::upgrade).collect();
+        let mut all: Vec<Guarded> = nodes.iter().flat_map(|n| n.guarded()).collect();
+        drop(nodes);
         for e in &self.table().entries {
             match e {
                 Entry::Free => {}
-                Entry::Original { held, .. } => {
-                    h.original += 1;
-                    h.original_bytes += held.tensor().look(Array::nbytes);
-                }
-                Entry::Cloned { copy, .. } => {
-                    h.cloned += 1;
-                    h.cloned_bytes += copy.nbytes();
-                }
+                Entry::Original { held, .. } => all.push(Guarded::Original(held.tensor().array())),
+                Entry::Cloned { copy, .. } => all.push(Guarded::Cloned(copy.clone())),
             }
         }
+        // a region, and the copy of one, counts once however many slots keep it
+        let (mut regions, mut h) = (FxHashSet::default(), Holding::default());
+        for g in &all {
+            let (Guarded::Original(a) | Guarded::Cloned(a)) = g;
+            if !regions.insert((Arc::as_ptr(a.storage()) as usize, a.offset, a.shape, a.strides, a.dtype)) {
+                continue;
+            }
+            let (n, bytes) = match g {
+                Guarded::Original(_) => (&mut h.original, &mut h.original_bytes),
+                Guarded::Cloned(_) => (&mut h.cloned, &mut h.cloned_bytes),
+            };
+            *n += 1;
+            *bytes += a.nbytes();
+        }
         h
+    }
+}
+/// What slots answer whose values a guard let go of.
+struct Ended(bool);
+static CLOSED: LazyLock<Arc<dyn Stow>> = LazyLock::new(|| Arc::new(Ended(true)));
+static CLEARED: LazyLock<Arc<dyn Stow>> = LazyLock::new(|| Arc::new(Ended(false)));
+impl Stow for Ended {
+    fn unpack(&self, _key: u32, _keeper: Option<&Keeper>, want: &Wanted<'_>) -> Result<Tensor> {
+        if self.0 {
+            bail!(
+                Assertion,
+                "Trying to backward outside of the 'allow_mutation_on_saved_tensors' context in which the graph was originally recorded ({} needs a value of shape {:?} and dtype {}).",
+                want.by,
+                want.shape,
+                want.dtype.name()
+            );
+        }
+        bail!(
+            Assertion,
+            "{}: the 'allow_mutation_on_saved_tensors' context let go of a value of shape {:?} (its clear() was called)",
+            want.by,
+            want.shape
+        )
+    }
+}
+impl Adopt for Guard {
+    fn adopt(&self, node: &Arc<Node>) -> Result<()> {
+        node.watch()?;
+        let mut nodes = self.nodes.lock();
+        if nodes.len() == nodes.capacity() {
+            nodes.retain(|n| n.strong_count() > 0);
+        }
+        nodes.push(Arc::downgrade(node));
+        Ok(())
     }
 }
 /// The guard as a policy of the thread. `outer`: the policy around it, to which values go if it runs the region again.
@@ -178,6 +231,9 @@ impl Pack for GuardPack {
     fn quiet(&self) -> bool {
         true
     }
+    fn adopts(&self) -> Option<&dyn Adopt> {
+        if self.recomputes() { None } else { Some(&*self.guard) }
+    }
     fn recomputes(&self) -> bool {
         self.outer.as_ref().is_some_and(|o| o.recomputes())
     }
@@ -186,12 +242,12 @@ impl Pack for GuardPack {
     }
 }
 impl Watcher for Guard {
-    fn before_write(&self, storage: &Arc<Storage>, key: u32, _span: (usize, usize)) -> Result<()> {
+    fn before_write(&self, storage: &Arc<Storage>, key: u32, copies: &mut Copies) -> Result<()> {
         let array = match self.table().entries.get(key as usize) {
             Some(Entry::Original { held, storage: s, .. }) if Arc::ptr_eq(s, storage) => held.tensor().array(),
             _ => return Ok(()),
         };
-        let copy = pointwise::cast_kept(&array, array.dtype)?;
+        let copy = copies.of(&array, |a| pointwise::cast_kept(a, a.dtype))?;
         let _counted = Counted::new(copy.storage());
         let old = match self.table().entries.get_mut(key as usize) {
             Some(e) => {
@@ -210,23 +266,12 @@ impl Watcher for Guard {
 impl Stow for Guard {
     fn unpack(&self, key: u32, _keeper: Option<&Keeper>, want: &Wanted<'_>) -> Result<Tensor> {
         if !self.open.load(Acquire) {
-            bail!(
-                Assertion,
-                "Trying to backward outside of the 'allow_mutation_on_saved_tensors' context in which the graph was originally recorded ({} needs a value of shape {:?} and dtype {}).",
-                want.by,
-                want.shape,
-                want.dtype.name()
-            );
+            return CLOSED.unpack(key, None, want);
         }
         match self.table().entries.get(key as usize) {
             Some(Entry::Original { held, .. }) => Ok(held.tensor().clone()),
             Some(Entry::Cloned { copy, .. }) => Ok(Tensor::new(copy.clone())),
-            _ => bail!(
-                Assertion,
-                "{}: the 'allow_mutation_on_saved_tensors' context let go of a value of shape {:?} (its clear() was called)",
-                want.by,
-                want.shape
-            ),
+            _ => CLEARED.unpack(key, None, want),
         }
     }
     fn release(&self, key: u32) {

@@ -6,7 +6,7 @@
 use crate::array::Array;
 use crate::error::Result;
 use crate::kernels::pointwise;
-use crate::storage::{Note, Storage, Watcher};
+use crate::storage::{Copies, Note, Storage, Watcher};
 use crate::tape::saved::{Counted, Parked};
 use crate::tape::tensor::Visit;
 use crate::tape::{Pack, Tensor};
@@ -57,12 +57,12 @@ impl Kept {
     }
 }
 impl Watcher for Kept {
-    fn before_write(&self, _storage: &Arc<Storage>, _key: u32, _span: (usize, usize)) -> Result<()> {
+    fn before_write(&self, _storage: &Arc<Storage>, _key: u32, copies: &mut Copies) -> Result<()> {
         let array = match &*self.state() {
             State::Here { array, .. } => array.clone(),
             State::Away(_) => return Ok(()),
         };
-        let copy = pointwise::cast_kept(&array, array.dtype)?;
+        let copy = copies.of(&array, |a| pointwise::cast_kept(a, a.dtype))?;
         let (storage, span) = (copy.storage().clone(), copy.byte_span());
         let _counted = Counted::new(&storage);
         let old = std::mem::replace(&mut *self.state(), State::Here { array: copy, _counted });

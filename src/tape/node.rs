@@ -3,7 +3,7 @@ use super::dispatch::{Arg, Named};
 use super::hooks::{Line, NodeHook, PreHook};
 use super::mode;
 use super::record::Views;
-use super::saved::{SlotName, Slots, Value};
+use super::saved::{SlotName, Slots, UNCHECKED, Value};
 use super::tensor::{Held, Tensor, Visit, WeakTensor};
 use super::{GradHook, grad_enabled};
 use crate::alloc::{Own, Place};
@@ -445,7 +445,7 @@ impl Node {
             inputs: SmallVec::from_buf_and_len(Default::default(), inputs.min(2)),
             first: Meta { shape: Dims::Long(&[]), dtype: DType::Bool },
             rest: Vec::new(),
-            saved: Mutex::new(Slots { values: SmallVec::from_buf_and_len(Default::default(), slots.min(2)), freed: false }),
+            saved: Mutex::new(Slots { values: SmallVec::from_buf_and_len(Default::default(), slots.min(2)), freed: false, watched: None }),
             hooks: Mutex::new(None),
             hooked: AtomicBool::new(false),
             shadow: AtomicU32::new(0),
@@ -545,6 +545,10 @@ impl Node {
     pub fn stack(&self) -> Option<String> {
         if self.is_hooked() { self.with_hooks(|h| h.stack.clone()) } else { None }
     }
+    /// The values are no longer in the slots.
+    pub(super) fn unshadow_all(&self, values: &[Value]) {
+        shadowed(self.info(), &self.inputs, values).for_each(|n| n.unshadow());
+    }
     fn unshadow(&self) {
         self.shadow.fetch_sub(1, Relaxed);
     }
@@ -589,9 +593,9 @@ impl Node {
             if s.freed {
                 self.gone.store(true, Release);
             }
-            std::mem::take(&mut s.values)
+            (std::mem::take(&mut s.values), s.watched.take())
         };
-        shadowed(self.info(), &self.inputs, &gone).for_each(|n| n.unshadow());
+        self.unshadow_all(&gone.0);
         drop(gone);
         if let Some(n) = inner {
             n.release();
@@ -634,7 +638,9 @@ impl Node {
     fn find(&self, slot: usize) -> Result<Found> {
         let s = self.slots();
         match s.values.get(slot) {
-            Some(Value::Kept { held, version, .. }) if !s.freed && held.tensor().try_lend().is_some_and(|a| a.version() == *version) => {
+            Some(Value::Kept { held, version, .. })
+                if !s.freed && (*version == UNCHECKED || held.tensor().try_lend().is_some_and(|a| a.version() == *version)) =>
+            {
                 Ok(Found::Kept(held.tensor().clone()))
             }
             _ if s.freed => {
@@ -694,10 +700,10 @@ impl Node {
             if s.freed {
                 self.gone.store(true, Release);
             }
-            std::mem::take(&mut s.values)
+            (std::mem::take(&mut s.values), s.watched.take())
         });
-        if let Some(values) = &slots {
-            shadowed(self.info(), &self.inputs, values).for_each(|n| n.unshadow());
+        if let Some((values, _)) = &slots {
+            self.unshadow_all(values);
         }
         let hooks = self.hooks.try_lock().and_then(|mut h| h.take());
         self.op.clear();

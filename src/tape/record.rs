@@ -209,6 +209,18 @@ fn watched(call: &Call<'_>, op: MakeOp<'_>) -> Result<Tensor> {
     let &Call { info, inputs, graded, hand, .. } = call;
     let now = hand.now();
     let pack = mode::pack();
+    if let Some(guard) = pack.as_ref().and_then(|p| p.adopts())
+        && info.state == 0
+        && !now.reading()
+        && !mode::anomaly()
+    {
+        let mut node = Some(begin(info, inputs, graded, line_of(now, info), op)?);
+        let t = lend(inputs, |x| recorded(call, x, &mut node, None))?;
+        if let Some((node, _)) = t.grad_fn() {
+            guard.adopt(&node)?;
+        }
+        return Ok(t);
+    }
     with_clones(inputs, |x| {
         if now.reading() {
             note_reads(info, x, None);
@@ -367,7 +379,7 @@ pub(super) fn save_inputs(
 ) -> Result<Slots> {
     let mut values: SmallVec<[Value; 2]> = (0..slots(info, inputs.len())).map(|_| Value::default()).collect();
     fill_inputs(info, inputs, arrays, graded, pack, overwritten, &[], &mut values)?;
-    Ok(Slots { values, freed: false })
+    Ok(Slots { values, ..Default::default() })
 }
 /// `ins`: the inputs of the node whose slots these are, if it is there already.
 #[allow(clippy::too_many_arguments)]

@@ -1,13 +1,14 @@
 //! Saved values: what a slot of a node may hold, how it is packed and unpacked, and the pair of traits behind every policy (DESIGN 4).
 //! Knows no policy: user hooks, checkpoint frames, offload, compression and the mutation guard implement `Pack` and `Stow`.
-use super::node::{Edge, Meta, Node};
+use super::node::{Edge, Meta, Node, Source};
 use super::tensor::{Held, Tensor, Visit, WeakTensor};
 use super::{host, mode};
 use crate::array::Array;
 use crate::dtype::DType;
 use crate::error::{Error, Result, bail};
+use crate::kernels::pointwise;
 use crate::layout::{Dims, Geometry};
-use crate::storage::Storage;
+use crate::storage::{Copies, Note, Storage, Watcher};
 use smallvec::SmallVec;
 use std::sync::{Arc, Weak};
 
@@ -101,6 +102,10 @@ pub trait Pack: Send + Sync {
     fn allows_writes(&self) -> bool {
         false
     }
+    /// It leaves values in the slots of nodes, is told of each node, and hears of writes to what the slots keep.
+    fn adopts(&self) -> Option<&dyn Adopt> {
+        None
+    }
     /// The policy as itself, for those who know it.
     fn as_any(&self) -> Option<&dyn std::any::Any> {
         None
@@ -129,6 +134,10 @@ impl std::fmt::Display for SlotName {
             Some(n) => write!(f, "{}[{n}]", self.name),
         }
     }
+}
+/// See `Pack::adopts`.
+pub trait Adopt {
+    fn adopt(&self, node: &Arc<Node>) -> Result<()>;
 }
 /// One value about to be saved.
 #[derive(Clone, Copy)]
@@ -250,6 +259,8 @@ impl History {
         if edge.is_none() { History::None } else { History::Edge(edge) }
     }
 }
+/// In place of a version: who writes the value says so first (see `Node::watch`), so versions tell nothing.
+pub const UNCHECKED: u64 = u64::MAX;
 /// In place of an input's number: the value saved is none of the inputs that have an edge.
 pub const NO_INPUT: u32 = u32::MAX;
 #[derive(Default)]
@@ -257,6 +268,24 @@ pub struct Slots {
     pub values: SmallVec<[Value; 2]>,
     /// The values were here and are gone.
     pub freed: bool,
+    pub watched: Option<Box<Watched>>,
+}
+/// The notes that a node has on the storages of what its slots keep: taken back with this.
+pub struct Watched {
+    node: usize,
+    notes: SmallVec<[(Arc<Storage>, u32); 2]>,
+}
+impl Drop for Watched {
+    fn drop(&mut self) {
+        for (storage, key) in &self.notes {
+            storage.unwatch(self.node, *key);
+        }
+    }
+}
+/// What a node under a mutation guard keeps: a region as it was saved, or a copy of what was overwritten.
+pub enum Guarded {
+    Original(Array),
+    Cloned(Array),
 }
 
 impl Value {
@@ -291,7 +320,7 @@ impl Value {
     pub fn unpack(self, node: &Arc<Node>, slot: usize, history: bool) -> Result<Option<Tensor>> {
         let modified = |a: &Array, expected: u64, made_by: &dyn Fn() -> Option<(String, u32)>| -> Result<()> {
             let found = a.version();
-            if found == expected {
+            if found == expected || expected == UNCHECKED {
                 return Ok(());
             }
             Err(Box::new(Error::Modified {
@@ -313,7 +342,7 @@ impl Value {
                     Held::Core(t) => t,
                     Held::Wrapped(w) => w.tensor().clone(),
                 };
-                let stale = t.look(|a| if a.version() == version { None } else { Some(a.clone()) });
+                let stale = t.look(|a| if a.version() == version || version == UNCHECKED { None } else { Some(a.clone()) });
                 stale.map_or(Ok(()), |a| modified(&a, version, &|| maker(&t)))?;
                 t
             }
@@ -431,6 +460,98 @@ impl Slots {
             }
         }
         gone
+    }
+}
+impl Node {
+    /// From now on writes to what the slots keep are announced to the node, which copies what it keeps first; versions are not compared.
+    /// Memory that may be written without notice is copied at once.
+    pub fn watch(self: &Arc<Self>) -> Result<()> {
+        let mut watched = Watched { node: Arc::as_ptr(self) as usize, notes: SmallVec::new() };
+        let mut lent: SmallVec<[(Arc<Storage>, u32); 1]> = SmallVec::new();
+        let mut note = |key: usize, a: &Array| {
+            let at = (a.storage().clone(), key as u32);
+            if a.storage().is_lent() {
+                return lent.push(at);
+            }
+            let who: Weak<Node> = Arc::downgrade(self);
+            a.storage().watch(Note { who, key: key as u32, span: a.byte_span() });
+            watched.notes.push(at);
+        };
+        let mut s = self.slots();
+        for (key, v) in s.values.iter_mut().enumerate() {
+            match v {
+                Value::Kept { held, version, .. } => {
+                    *version = UNCHECKED;
+                    held.tensor().look(|a| note(key, a));
+                }
+                Value::Output(k) => {
+                    if let Some(k) = Arc::get_mut(k) {
+                        k.version = UNCHECKED;
+                        note(key, &k.array);
+                    }
+                }
+                _ => {}
+            }
+        }
+        if !watched.notes.is_empty() {
+            s.watched = Some(Box::new(watched));
+        }
+        drop(s);
+        let mut copies = Copies::default();
+        lent.iter().try_for_each(|(storage, key)| self.before_write(storage, *key, &mut copies))
+    }
+    /// What the slot keeps, if writes to it are announced.
+    fn watched_array(value: &Value) -> Option<Array> {
+        match value {
+            Value::Kept { held, version: UNCHECKED, .. } => Some(held.tensor().array()),
+            Value::Output(k) if k.version == UNCHECKED => Some(k.array.clone()),
+            _ => None,
+        }
+    }
+    /// What the slots of a watched node keep.
+    pub fn guarded(&self) -> SmallVec<[Guarded; 2]> {
+        let s = self.slots();
+        s.values
+            .iter()
+            .filter_map(|v| match v {
+                Value::Before(k) => Some(Guarded::Cloned(k.array.clone())),
+                Value::Output(k) if k.version != UNCHECKED => Some(Guarded::Cloned(k.array.clone())),
+                v => Node::watched_array(v).map(Guarded::Original),
+            })
+            .collect()
+    }
+    /// The values of a watched node go; who asks for one gets the answer of `by`.
+    pub fn give_up(&self, by: &Arc<dyn Stow>) {
+        let gone = {
+            let mut s = self.slots();
+            let mut gone: SmallVec<[Value; 2]> = SmallVec::new();
+            for (slot, v) in s.values.iter_mut().enumerate() {
+                let of = match (&*v, self.info().saves.get(slot)) {
+                    (Value::Kept { .. } | Value::Before(_), Some((_, Source::Input(i)))) => Of::Input(*i as u32),
+                    (Value::Output(k), _) => Of::Output(k.nr),
+                    _ => continue,
+                };
+                gone.push(std::mem::replace(v, Value::Stowed(Stowed::new(by.clone(), 0, None), of)));
+            }
+            (gone, s.watched.take())
+        };
+        self.unshadow_all(&gone.0);
+        drop(gone);
+    }
+}
+impl Watcher for Node {
+    fn before_write(&self, storage: &Arc<Storage>, key: u32, copies: &mut Copies) -> Result<()> {
+        let slot = key as usize;
+        let array = self.slots().values.get(slot).and_then(Node::watched_array);
+        let Some(array) = array.filter(|a| Arc::ptr_eq(a.storage(), storage)) else { return Ok(()) };
+        let copy = copies.of(&array, |a| pointwise::cast_kept(a, a.dtype))?;
+        let new = match self.info().saves.get(slot) {
+            Some((_, Source::Input(i))) => Value::Before(KeptArray::new(&copy, *i as u32)),
+            Some((_, Source::Output(nr))) => Value::Output(KeptArray::new(&copy, *nr as u32)),
+            None => return Ok(()),
+        };
+        drop(self.replace_slot(slot, new));
+        Ok(())
     }
 }
 /// Where the gradient of an output goes: nowhere for one that has no derivative (indices).
