@@ -73,6 +73,97 @@ def test_one_region_saved_often_is_one_entry_until_it_is_written():
     assert got == [[1.0] * 4] * 5 + [[2.0] * 4]
 
 
+def test_a_graph_that_is_gone_is_not_asked():
+    w, b = leaf(), torch.tensor([1.0, 2.0, 3.0, 4.0])
+    with allow_mutation_on_saved_tensors() as guard:
+        before = storages()
+        y = [w * b for _ in range(50)]
+        z = (w * b).sum()
+        assert held(guard) == (1, 0)
+        del y[::2]
+        z.backward(retain_graph=True)
+        del y, z
+        b.mul_(2)
+        assert held(guard) == (0, 0)
+        w.grad = None
+        assert storages() == before
+
+
+def test_one_write_makes_one_copy_for_operations_functions_and_arguments():
+    class Scale(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, t, by):
+            ctx.save_for_backward(by)
+            return t * by
+
+        @staticmethod
+        def backward(ctx, g):
+            (by,) = ctx.saved_tensors
+            return g * by, None
+
+    w, b = leaf(1.0, 1.0), torch.tensor([2.0, 4.0])
+    with allow_mutation_on_saved_tensors() as guard:
+        y = (w * b).sum() + Scale.apply(w, b).sum() + (w / b).sum()
+        assert held(guard) == (1, 0)
+        b.zero_()
+        assert held(guard) == (0, 1)
+        assert guard.cloned.bytes == 8
+        y.backward()
+        assert held(guard) == (0, 0)
+    assert w.grad.tolist() == [4.5, 8.25]
+
+
+def test_second_derivatives_of_what_was_overwritten():
+    def grads(write):
+        w = leaf(0.5, 1.5)
+        h = w * 2
+        y = (h.exp() * h).sum()
+        (g,) = torch.autograd.grad(y, w, create_graph=True)
+        if write:
+            with torch.no_grad():
+                h.zero_()
+                g.detach().mul_(1)
+        return torch.autograd.grad(g.sum(), w)[0].tolist()
+
+    expected = grads(False)
+    with allow_mutation_on_saved_tensors():
+        assert grads(True) == expected
+
+
+def test_a_look_at_what_was_saved():
+    w = leaf(1.0, 2.0)
+    with allow_mutation_on_saved_tensors():
+        h = w * 3
+        y = h * h
+        assert y.grad_fn._saved_self is h
+        with torch.no_grad():
+            h.zero_()
+        assert y.grad_fn._saved_self.tolist() == [3.0, 6.0]
+    with pytest.raises(AssertionError, match="outside of the"):
+        y.grad_fn._saved_self  # noqa: B018
+
+
+def test_threads_that_save_and_write_under_one_guard():
+    import threading
+
+    b, done = torch.ones(4), []
+    with allow_mutation_on_saved_tensors() as guard:
+        w = leaf()
+        graphs = [(w * b).sum() for _ in range(20)]
+
+        def work(k):
+            b.add_(1)
+            done.append(torch.autograd.grad(graphs[k], w)[0].tolist())
+
+        threads = [threading.Thread(target=work, args=(k,)) for k in range(20)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        assert done == [[1.0] * 4] * 20
+        assert held(guard) == (0, 0)
+
+
 LAYOUTS = {
     "t_": lambda t: t.t_(),
     "unsqueeze_": lambda t: t.unsqueeze_(0),

@@ -1,10 +1,14 @@
 //! The mutation guard: values saved while it is open may be overwritten; a value is copied at the first write that would change it.
 //!
-//! A slot is (guard, key); the guard's table holds the saved tensor itself until a write to its bytes is announced, and a copy from then
-//! on. Slots that save the same region of a storage at the same version share a key. The storage remembers whom to tell (`Watcher`), so
-//! the route of the write does not matter: another view, `out=`, `.data`, an optimizer. What may be written from outside without notice
-//! (memory lent to numpy) is copied at the save. Locks: the table, then within it a storage's notes. A write that was announced before its key
-//! was given to another storage knows that by the storage. Invariant: nothing here runs a kernel or drops a tensor while a lock is held.
+//! What operations save stays in the slots of their nodes: each node hears of writes itself (`Node::watch`), and the guard knows the nodes
+//! weakly, to count and to end what they keep. Other values (those of custom functions, arguments of checkpointed ones, what an operation
+//! in place saves) go to the guard's table: a slot is (guard, key), and the table holds the saved tensor itself until a write to its bytes
+//! is announced, and a copy from then on; slots that save the same region of a storage at the same version share a key. A storage
+//! remembers whom to tell (`Watcher`), so the route of the write does not matter: another view, `out=`, `.data`, an optimizer. Whoever is
+//! told of one write shares the copies. What may be written from outside without notice (memory lent to numpy) is copied at the save.
+//!
+//! Locks: the table, then within it a storage's notes. A write that was announced before its key was given to another storage knows that by
+//! the storage. Invariant: nothing here runs a kernel or drops a tensor while a lock is held.
 use crate::array::Array;
 use crate::error::{Result, bail};
 use crate::kernels::pointwise;
