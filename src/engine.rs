@@ -179,7 +179,7 @@ pub fn run(r: Request) -> Result<Vec<Option<Tensor>>> {
     }
     walk.run()?;
     if !keep && r.inputs.is_some() {
-        free_rest(&walk.graph, &walk.targets, &order);
+        free_rest(&walk.graph, &walk.targets, &order)?;
     }
     drop(walk);
     while let Some(f) = with_task(|t| if t.callbacks.is_empty() { None } else { Some(t.callbacks.remove(0)) }).flatten() {
@@ -388,7 +388,7 @@ fn mark(
 }
 /// A call that frees its graph frees the side paths that it did not run, where nobody else can run them either: each owner of such a
 /// node is an edge of a node whose values are gone. Where somebody can, what policies hold besides a living tensor goes.
-fn free_rest(graph: &[Vertex<'_>], targets: &[u32], order: &[u32]) {
+fn free_rest(graph: &[Vertex<'_>], targets: &[u32], order: &[u32]) -> Result<()> {
     let mut from_gone = vec![0usize; graph.len()];
     for &v in order.iter().rev() {
         let Vertex { at: At::Node(n), first, .. } = graph[v as usize] else { continue };
@@ -396,8 +396,7 @@ fn free_rest(graph: &[Vertex<'_>], targets: &[u32], order: &[u32]) {
         if orphan {
             n.release();
         } else if !n.is_freed() {
-            let gone = n.slots().keep_living_outputs();
-            drop(gone);
+            n.keep_living_outputs()?;
         }
         if orphan || n.is_freed() {
             for &to in targets[first as usize..][..n.inputs.len()].iter().filter(|&&to| to != NOWHERE) {
@@ -405,6 +404,7 @@ fn free_rest(graph: &[Vertex<'_>], targets: &[u32], order: &[u32]) {
             }
         }
     }
+    Ok(())
 }
 /// Is this the only holder of the tensor and its bytes, so that they may be written?
 fn owned_alone(t: &Tensor) -> bool {

@@ -29,7 +29,7 @@ pub unsafe trait Foreign: Send + Sync {
 pub trait Watcher: Send + Sync {
     /// Bytes of the storage are about to be written, some of them noted under `key`. Called without any lock held. `copies`: what others
     /// that are told of the same write copied.
-    fn before_write(&self, storage: &Arc<Storage>, key: u32, copies: &mut Copies) -> Result<()>;
+    fn before_write(self: Arc<Self>, storage: &Arc<Storage>, key: u32, copies: &mut Copies) -> Result<()>;
 }
 /// A note on a storage: tell `who` if bytes `span` are written.
 pub struct Note {

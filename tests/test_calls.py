@@ -3,6 +3,7 @@
 import inspect
 import pickle
 
+import numpy as np
 import pytest
 import stowgrad as torch
 from stowgrad import _C
@@ -196,3 +197,23 @@ def test_a_constructor_of_a_subclass_runs_once_and_keeps_its_attributes():
 def test_sizes_and_dtypes_are_pickled_by_name():
     for v in (torch.Size([2, 3]), torch.float32, torch.device("cuda", 1), torch.strided, torch.contiguous_format):
         assert pickle.loads(pickle.dumps(v)) == v
+
+
+def test_arrays_are_compared_as_tensors():
+    t, a = torch.tensor([1.0, 2.0]), np.array([1.0, 3.0])
+    assert (t == a).tolist() == [True, False]
+    assert (t != a).tolist() == [False, True]
+    assert (t < a).tolist() == [False, True]
+    assert (t >= a).tolist() == [True, False]
+    assert (a == t).tolist() == [True, False]
+    assert (torch.tensor(2) == np.array(2)).item() is True
+    assert (t == "text") is False
+
+
+def test_a_resize_to_the_same_size_is_no_write():
+    t = torch.ones(3, requires_grad=True)
+    h = t * 2
+    y = h * h
+    h.detach().resize_(3)
+    y.sum().backward()
+    assert t.grad.tolist() == [8.0] * 3

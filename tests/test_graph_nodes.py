@@ -217,3 +217,47 @@ class TestInnerValuesOfCustomFunctions:
     def test_looked_at_from_outside_it_is_the_value(self):
         y = Stash.apply(leaf(3.0), "inner")
         assert not y.grad_fn.saved_tensors[1].requires_grad
+
+
+class TestDirtyOutputs:
+    """What a custom function wrote and returns leads to the output that it is."""
+
+    class Both(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, a, b):
+            ctx.mark_dirty(a, b)
+            return a.mul_(2), b.mul_(3)
+
+        @staticmethod
+        def backward(ctx, g, k):
+            return g * 2, k * 3
+
+    def test_each_is_the_output_of_its_number(self):
+        x, z = torch.ones(1, requires_grad=True), torch.ones(1, requires_grad=True)
+        h, q = x * 1, z * 1
+        p, r = self.Both.apply(h, q)
+        assert (p.output_nr, r.output_nr) == (0, 1)
+        assert [g.item() for g in torch.autograd.grad(p.sum() + 10 * r.sum(), [x, z], retain_graph=True)] == [2.0, 30.0]
+        assert [g.item() for g in torch.autograd.grad(h.sum() + 10 * q.sum(), [x, z])] == [2.0, 30.0]
+
+    def test_in_another_order_and_among_others(self):
+        class Mixed(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, a, b):
+                ctx.mark_dirty(b)
+                b.mul_(3)
+                return a * 2, b
+
+            @staticmethod
+            def backward(ctx, g, k):
+                return g * 2, k * 3
+
+        a, z = torch.ones(1, requires_grad=True), torch.ones(1, requires_grad=True)
+        _, q = Mixed.apply(a, z * 1)
+        assert [g.item() for g in torch.autograd.grad(q.sum(), [a, z])] == [0.0, 3.0]
+
+    def test_a_view_may_be_written_by_a_function_with_one_output_alone(self):
+        x = torch.ones(3, requires_grad=True)
+        h, k = x * 1, x * 1
+        with pytest.raises(RuntimeError, match="cannot return more than one Tensor"):
+            self.Both.apply(h[:2], k[1:])

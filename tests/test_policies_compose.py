@@ -371,6 +371,19 @@ class TestSidePaths:
         assert len(packs) == 1
         torch.autograd.grad(h.sum(), w)
 
+    @pytest.mark.parametrize("write", [lambda h: h.data.add_(1), lambda h: h.detach().add_(1), lambda h: h.detach().numpy().fill(7.0)])
+    def test_what_is_kept_instead_is_what_was_packed_whoever_writes(self, write):
+        packs, pair = self.graph()
+        x, w = torch.ones(3, 4, requires_grad=True), torch.ones(4, 5, requires_grad=True)
+        with saved_tensors_hooks(lambda t: pair.pack_hook(t.clone()), pair.unpack_hook):
+            h = w.exp()
+            y = (x @ h).sum()
+        torch.autograd.grad(y, x)
+        assert len(packs) == 0
+        write(h)
+        h.sum().backward()
+        assert w.grad.tolist() == w.exp().tolist()
+
     def test_a_view_or_one_of_several_outputs_that_lives(self):
         packs, pair = self.graph()
         x, w = torch.ones(3, 4, requires_grad=True), torch.ones(4, 5, requires_grad=True)

@@ -250,3 +250,19 @@ def test_a_policy_that_answers_nonsense_is_an_error():
     x, w = inputs()
     with pytest.raises(TypeError, match="a checkpoint policy returns a CheckpointPolicy or a bool"):
         checkpoint(f_chain, x, w, use_reentrant=False, context_fn=lambda: create_selective_checkpoint_contexts(lambda *a, **k: 7))
+
+
+@pytest.mark.parametrize("last", [lambda h, y: h.sin(), torch.maximum], ids=["one value", "a value asked for twice"])
+def test_under_a_guard_each_run_gets_the_value_as_it_was(last):
+    def f(x, y):
+        h = x * 1.0
+        h.add_(y)
+        return last(h, y)
+
+    contexts = functools.partial(create_selective_checkpoint_contexts, [torch.ops.aten.mul.Tensor])
+    x, y = torch.tensor([3.0], requires_grad=True), torch.tensor([-4.0], requires_grad=True)
+    plain = [g.tolist() for g in torch.autograd.grad(f(x, y).sum(), [x, y])]
+    with torch.autograd.graph.allow_mutation_on_saved_tensors():
+        out = checkpoint(f, x, y, context_fn=contexts)
+        for _ in range(3):
+            assert [g.tolist() for g in torch.autograd.grad(out.sum(), [x, y], retain_graph=True)] == plain

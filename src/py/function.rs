@@ -461,6 +461,13 @@ fn finish<'py>(
         }
         if graded && among(tensors, d) {
             d.check_in_place("a custom function", true)?;
+            if d.is_view() && given.len() > 1 {
+                return Err(PyRuntimeError::new_err(format!(
+                    "{}: If your Function modifies inplace an input that is a view of another Tensor, your Function cannot return more than one Tensor ({} are returned). Mark the base as dirty, or return one Tensor",
+                    name(),
+                    given.len()
+                )));
+            }
         }
         d.array().bump();
     }
@@ -512,8 +519,10 @@ fn finish<'py>(
         let differentiable = mask >> i.min(63) & 1 == 0;
         let (is_input, is_dirty) = (among(tensors, t), among(&dirty, t));
         let out = if is_dirty {
-            if differentiable {
-                rebase(t, &t.array(), n.clone())?;
+            match differentiable {
+                true if t.is_view() => rebase(t, &t.array(), n.clone())?,
+                true => t.set_edge(Edge::Node(n.clone(), i as u32)),
+                false => {}
             }
             t.clone()
         } else if is_input {

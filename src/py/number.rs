@@ -42,6 +42,16 @@ fn by_name_or_not<'py>(name: &'static str, style: Style, x: &[&Any<'py>]) -> PyR
         r => r,
     }
 }
+/// A comparison. An array counts as a tensor: NotImplemented would make Python compare identities, for numpy leaves it to us.
+#[inline]
+fn compare<'py>(op: Op, name: &'static str, a: &Bound<'py, PyTensor>, b: &Any<'py>) -> PyResult<Any<'py>> {
+    let r = binary(op, name, a, b)?;
+    if r.is(a.py().NotImplemented()) && b.hasattr(pyo3::intern!(a.py(), "__array_interface__"))? {
+        let b = a.py().import(pyo3::intern!(a.py(), "stowgrad"))?.getattr(pyo3::intern!(a.py(), "as_tensor"))?.call1((b,))?;
+        return binary(op, name, a, &b);
+    }
+    Ok(r)
+}
 /// `a op= b`.
 fn in_place<'py>(op: Op, name: &'static str, a: &Bound<'py, PyTensor>, b: &Any<'py>) -> PyResult<()> {
     if let Some(x) = plain_tensor(a.as_any().as_borrowed()) {
@@ -264,12 +274,12 @@ impl PyTensor {
     }
     fn __richcmp__<'py>(slf: &Bound<'py, Self>, o: &Any<'py>, op: CompareOp) -> PyResult<Any<'py>> {
         match op {
-            CompareOp::Eq => binary(ops::eq, "eq", slf, o),
-            CompareOp::Ne => binary(ops::ne, "ne", slf, o),
-            CompareOp::Lt => binary(ops::lt, "lt", slf, o),
-            CompareOp::Le => binary(ops::le, "le", slf, o),
-            CompareOp::Gt => binary(ops::gt, "gt", slf, o),
-            CompareOp::Ge => binary(ops::ge, "ge", slf, o),
+            CompareOp::Eq => compare(ops::eq, "eq", slf, o),
+            CompareOp::Ne => compare(ops::ne, "ne", slf, o),
+            CompareOp::Lt => compare(ops::lt, "lt", slf, o),
+            CompareOp::Le => compare(ops::le, "le", slf, o),
+            CompareOp::Gt => compare(ops::gt, "gt", slf, o),
+            CompareOp::Ge => compare(ops::ge, "ge", slf, o),
         }
     }
 }

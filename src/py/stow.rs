@@ -27,43 +27,95 @@ enum Tree {
     List(Vec<Tree>),
     Tuple(Vec<Tree>),
     Dict(Vec<(Py<PyAny>, Tree)>),
+    /// The list, tuple or dict that was met as the one of this number: one object stays one, also inside itself.
+    Again(usize),
+}
+/// Containers that lie deeper in one another are passed on as they are.
+const DEEP: usize = 500;
+/// What taking arguments apart has met.
+#[derive(Default)]
+struct Met {
+    tensors: Tensors,
+    /// Addresses of containers, which the arguments hold.
+    containers: SmallVec<[usize; 2]>,
+    depth: usize,
 }
 impl Tree {
-    fn of(o: &Bound<'_, PyAny>, tensors: &mut Tensors) -> PyResult<Tree> {
+    fn of(o: &Bound<'_, PyAny>, met: &mut Met) -> PyResult<Tree> {
         if let Some(t) = tensor_of(o.as_borrowed()) {
-            tensors.push(t.clone());
-            return Ok(Tree::Tensor(tensors.len() - 1));
+            met.tensors.push(t.clone());
+            return Ok(Tree::Tensor(met.tensors.len() - 1));
         }
-        Ok(if let Ok(l) = o.cast_exact::<PyList>() {
-            Tree::List(l.iter().map(|x| Tree::of(&x, tensors)).collect::<PyResult<_>>()?)
+        if !(o.is_exact_instance_of::<PyList>() || o.is_exact_instance_of::<PyTuple>() || o.is_exact_instance_of::<PyDict>()) {
+            return Ok(Tree::Object(o.clone().unbind()));
+        }
+        let at = o.as_ptr() as usize;
+        if let Some(nr) = met.containers.iter().position(|c| *c == at) {
+            return Ok(Tree::Again(nr));
+        }
+        if met.depth == DEEP {
+            return Ok(Tree::Object(o.clone().unbind()));
+        }
+        met.containers.push(at);
+        met.depth += 1;
+        let tree = if let Ok(l) = o.cast_exact::<PyList>() {
+            Tree::List(l.iter().map(|x| Tree::of(&x, met)).collect::<PyResult<_>>()?)
         } else if let Ok(t) = o.cast_exact::<PyTuple>() {
-            Tree::Tuple(t.iter().map(|x| Tree::of(&x, tensors)).collect::<PyResult<_>>()?)
-        } else if let Ok(d) = o.cast_exact::<PyDict>() {
-            Tree::Dict(d.iter().map(|(k, v)| Ok((k.unbind(), Tree::of(&v, tensors)?))).collect::<PyResult<_>>()?)
+            Tree::Tuple(t.iter().map(|x| Tree::of(&x, met)).collect::<PyResult<_>>()?)
         } else {
-            Tree::Object(o.clone().unbind())
-        })
+            let d = o.cast_exact::<PyDict>()?;
+            Tree::Dict(d.iter().map(|(k, v)| Ok((k.unbind(), Tree::of(&v, met)?))).collect::<PyResult<_>>()?)
+        };
+        met.depth -= 1;
+        Ok(tree)
     }
-    fn build<'py>(&self, py: Python<'py>, tensors: &[Bound<'py, PyTensor>]) -> PyResult<Bound<'py, PyAny>> {
-        let all = |v: &[Tree]| v.iter().map(|t| t.build(py, tensors)).collect::<PyResult<Vec<_>>>();
+    /// `made`: the containers made so far, by number.
+    fn build<'py>(
+        &self,
+        py: Python<'py>,
+        tensors: &[Bound<'py, PyTensor>],
+        made: &mut Vec<Option<Bound<'py, PyAny>>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let nr = made.len();
         Ok(match self {
             Tree::Object(o) => o.bind(py).clone(),
             Tree::Tensor(i) => tensors[*i].clone().into_any(),
-            Tree::List(v) => PyList::new(py, all(v)?)?.into_any(),
-            Tree::Tuple(v) => PyTuple::new(py, all(v)?)?.into_any(),
+            Tree::List(v) => {
+                let l = PyList::empty(py);
+                made.push(Some(l.clone().into_any()));
+                for t in v {
+                    l.append(t.build(py, tensors, made)?)?;
+                }
+                l.into_any()
+            }
+            Tree::Tuple(v) => {
+                made.push(None);
+                let t = PyTuple::new(py, v.iter().map(|t| t.build(py, tensors, made)).collect::<PyResult<Vec<_>>>()?)?.into_any();
+                made[nr] = Some(t.clone());
+                t
+            }
             Tree::Dict(v) => {
                 let d = PyDict::new(py);
+                made.push(Some(d.clone().into_any()));
                 for (k, t) in v {
-                    d.set_item(k, t.build(py, tensors)?)?;
+                    d.set_item(k, t.build(py, tensors, made)?)?;
                 }
                 d.into_any()
             }
+            Tree::Again(nr) => match &made[*nr] {
+                Some(o) => o.clone(),
+                None => {
+                    return Err(PyRuntimeError::new_err(
+                        "checkpoint: a tuple that holds itself, through a list or a dict, cannot be passed again",
+                    ));
+                }
+            },
         })
     }
     fn visit(&self, f: &mut dyn FnMut(&Py<PyAny>)) {
         match self {
             Tree::Object(o) => f(o),
-            Tree::Tensor(_) => {}
+            Tree::Tensor(_) | Tree::Again(_) => {}
             Tree::List(v) | Tree::Tuple(v) => v.iter().for_each(|t| t.visit(f)),
             Tree::Dict(v) => v.iter().for_each(|(k, t)| {
                 f(k);
@@ -123,14 +175,15 @@ impl Call {
         }
         collector.set_arguments(tensors.iter().map(|t| t.get().tensor()));
         let mut arguments: SmallVec<[_; 4]> = SmallVec::new();
+        let mut made = Vec::new();
         for t in &self.arguments {
-            arguments.push(t.build(py, &tensors)?);
+            arguments.push(t.build(py, &tensors, &mut made)?);
         }
         let keywords = if self.keywords.is_empty() { None } else { Some(PyDict::new(py)) };
         for (k, t) in &self.keywords {
-            keywords.as_ref().expect("there are some").set_item(k, t.build(py, &tensors)?)?;
+            keywords.as_ref().expect("there are some").set_item(k, t.build(py, &tensors, &mut made)?)?;
         }
-        drop(tensors);
+        drop((tensors, made));
         let _random = Drawing::again(self.random.clone());
         let _unguarded = Unguarded(GUARDED.replace(false));
         // selective modes of a region that is open are not meant for this one
@@ -229,7 +282,8 @@ tensor([1.4174])
                 "debug" => debug = v.is_truthy()?,
                 "early_stop" => early_stop = v.is_truthy()?,
                 "preserve_rng_state" => preserve = v.is_truthy()?,
-                "function" if function.is_none() => (function, args) = (Some(v.to_owned()), &[]),
+                "function" if function.is_some() => bail!(Type, "checkpoint() got multiple values for argument 'function'"),
+                "function" => (function, args) = (Some(v.to_owned()), &[]),
                 _ => kwargs.get_or_insert_with(|| PyDict::new(py)).set_item(k, v)?,
             }
         }
@@ -252,15 +306,16 @@ tensor([1.4174])
         if !mode::grad_enabled() {
             return run();
         }
-        let mut tensors = Tensors::new();
+        let mut met = Met::default();
         let mut arguments = SmallVec::new();
         for a in args {
-            arguments.push(Tree::of(a, &mut tensors)?);
+            arguments.push(Tree::of(a, &mut met)?);
         }
         let mut keywords = Vec::new();
         for (k, v) in kwargs.iter().flat_map(|d| d.iter()) {
-            keywords.push((k.unbind(), Tree::of(&v, &mut tensors)?));
+            keywords.push((k.unbind(), Tree::of(&v, &mut met)?));
         }
+        let tensors = met.tensors;
         let mut parked = SmallVec::new();
         for t in &tensors {
             parked.push(Parked::new(t, "checkpoint")?);

@@ -38,6 +38,30 @@ enum Entry {
         _counted: Counted,
     },
 }
+impl Entry {
+    fn lies_in(&self, s: &Arc<Storage>) -> bool {
+        match self {
+            Entry::Free => false,
+            Entry::Original { storage, .. } => Arc::ptr_eq(storage, s),
+            Entry::Cloned { copy, .. } => Arc::ptr_eq(copy.storage(), s),
+        }
+    }
+    /// The value, if there is one.
+    fn array(&self) -> Array {
+        match self {
+            Entry::Original { held, .. } => held.tensor().array(),
+            Entry::Cloned { copy, .. } => copy.clone(),
+            Entry::Free => unreachable!("it lies in no storage"),
+        }
+    }
+    fn storage(&self) -> Option<&Arc<Storage>> {
+        match self {
+            Entry::Free => None,
+            Entry::Original { storage, .. } => Some(storage),
+            Entry::Cloned { copy, .. } => Some(copy.storage()),
+        }
+    }
+}
 impl Drop for Entry {
     fn drop(&mut self) {
         if let Entry::Original { storage, counts: true, .. } = self {
@@ -123,7 +147,7 @@ impl Guard {
     fn forget(&self, entries: Vec<Entry>) {
         let who = self.address();
         for (key, e) in entries.iter().enumerate() {
-            if let Entry::Original { storage, .. } = e {
+            if let Some(storage) = e.storage() {
                 storage.unwatch(who, key as u32);
             }
         }
@@ -206,7 +230,9 @@ impl Pack for GuardPack {
             // writes from outside are not announced: the copy is made now
             let copy = pointwise::cast_kept(array, array.dtype)?;
             let _counted = Counted::new(copy.storage());
+            let (storage, span) = (copy.storage().clone(), copy.byte_span());
             let key = guard.table().add(Entry::Cloned { copy, _counted });
+            storage.watch(Note { who: guard.me.clone(), key, span });
             return Ok(Some(Stowed::new(guard.clone(), key, None)));
         }
         let (who, span) = (guard.address(), array.byte_span());
@@ -246,22 +272,20 @@ impl Pack for GuardPack {
     }
 }
 impl Watcher for Guard {
-    fn before_write(&self, storage: &Arc<Storage>, key: u32, copies: &mut Copies) -> Result<()> {
+    fn before_write(self: Arc<Self>, storage: &Arc<Storage>, key: u32, copies: &mut Copies) -> Result<()> {
         let array = match self.table().entries.get(key as usize) {
-            Some(Entry::Original { held, storage: s, .. }) if Arc::ptr_eq(s, storage) => held.tensor().array(),
+            Some(e) if e.lies_in(storage) => e.array(),
             _ => return Ok(()),
         };
         let copy = copies.of(&array, |a| pointwise::cast_kept(a, a.dtype))?;
         let _counted = Counted::new(copy.storage());
         let old = match self.table().entries.get_mut(key as usize) {
-            Some(e) => {
-                let Entry::Original { storage: s, .. } = e else { return Ok(()) };
-                if !Arc::ptr_eq(s, storage) {
-                    return Ok(());
-                }
+            Some(e) if e.lies_in(storage) => {
+                // the copy is handed out, and may be written in its turn
+                copy.storage().watch(Note { who: self.me.clone(), key, span: copy.byte_span() });
                 std::mem::replace(e, Entry::Cloned { copy, _counted })
             }
-            None => return Ok(()),
+            _ => return Ok(()),
         };
         drop(old);
         Ok(())
@@ -286,10 +310,7 @@ impl Stow for Guard {
                 return;
             }
             let e = std::mem::replace(e, Entry::Free);
-            let note = match &e {
-                Entry::Original { storage, .. } => storage.with_notes(|n| take_note(n, self.address(), key)),
-                _ => None,
-            };
+            let note = e.storage().and_then(|s| s.with_notes(|n| take_note(n, self.address(), key)));
             t.free.push(key);
             (e, note)
         };

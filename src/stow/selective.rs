@@ -57,7 +57,7 @@ impl Kept {
     }
 }
 impl Watcher for Kept {
-    fn before_write(&self, _storage: &Arc<Storage>, _key: u32, copies: &mut Copies) -> Result<()> {
+    fn before_write(self: Arc<Self>, _storage: &Arc<Storage>, _key: u32, copies: &mut Copies) -> Result<()> {
         let array = match &*self.state() {
             State::Here { array, .. } => array.clone(),
             State::Away(_) => return Ok(()),

@@ -242,6 +242,11 @@ impl KeptArray {
         Arc::new(KeptArray { array: array.clone(), version: array.version(), nr, _counted: Counted::new(array.storage()) })
     }
 }
+impl KeptArray {
+    fn copied(array: &Array, nr: u32) -> Arc<KeptArray> {
+        Arc::new(KeptArray { array: array.clone(), version: COPIED, nr, _counted: Counted::new(array.storage()) })
+    }
+}
 pub struct Packed {
     stowed: Arc<Stowed>,
     shape: Dims,
@@ -261,6 +266,8 @@ impl History {
 }
 /// In place of a version: who writes the value says so first (see `Node::watch`), so versions tell nothing.
 pub const UNCHECKED: u64 = u64::MAX;
+/// As `UNCHECKED`, of a copy of what was overwritten.
+const COPIED: u64 = u64::MAX - 1;
 /// In place of an input's number: the value saved is none of the inputs that have an edge.
 pub const NO_INPUT: u32 = u32::MAX;
 #[derive(Default)]
@@ -320,7 +327,7 @@ impl Value {
     pub fn unpack(self, node: &Arc<Node>, slot: usize, history: bool) -> Result<Option<Tensor>> {
         let modified = |a: &Array, expected: u64, made_by: &dyn Fn() -> Option<(String, u32)>| -> Result<()> {
             let found = a.version();
-            if found == expected || expected == UNCHECKED {
+            if found == expected || expected >= COPIED {
                 return Ok(());
             }
             Err(Box::new(Error::Modified {
@@ -342,7 +349,7 @@ impl Value {
                     Held::Core(t) => t,
                     Held::Wrapped(w) => w.tensor().clone(),
                 };
-                let stale = t.look(|a| if a.version() == version || version == UNCHECKED { None } else { Some(a.clone()) });
+                let stale = t.look(|a| if a.version() == version || version >= COPIED { None } else { Some(a.clone()) });
                 stale.map_or(Ok(()), |a| modified(&a, version, &|| maker(&t)))?;
                 t
             }
@@ -446,26 +453,40 @@ impl Slots {
         }
     }
     /// Keeps outputs whose tensors live, and were not written since, as they are, instead of what policies made of them: they cost nothing
-    /// more. Returns what the caller is to drop.
-    pub fn keep_living_outputs(&mut self) -> impl Sized + use<> {
+    /// more. Gives their slots, and what the caller is to drop.
+    fn keep_living_outputs(&mut self) -> (SmallVec<[usize; 1]>, impl Sized + use<>) {
         let mut gone: SmallVec<[(Tensor, Option<Value>); 1]> = SmallVec::new();
-        for v in &mut self.values {
+        let mut slots = SmallVec::new();
+        for (slot, v) in self.values.iter_mut().enumerate() {
             if let Value::Stowed(s, Of::Output(nr)) = v
                 && let Some((tensor, version)) = &s.became
                 && let Some(t) = tensor.upgrade()
             {
                 let array = t.array();
                 let kept = (array.version() == *version).then(|| Value::Output(KeptArray::new(&array, *nr)));
+                if kept.is_some() {
+                    slots.push(slot);
+                }
                 gone.push((t, kept.map(|k| std::mem::replace(v, k))));
             }
         }
-        gone
+        (slots, gone)
     }
 }
 impl Node {
+    /// What policies hold besides living tensors goes: see `Slots::keep_living_outputs`. A write to such a tensor is announced, and copies
+    /// first, as a policy that copied would have it.
+    pub fn keep_living_outputs(self: &Arc<Self>) -> Result<()> {
+        let (slots, gone) = self.slots().keep_living_outputs();
+        drop(gone);
+        if slots.is_empty() { Ok(()) } else { self.watch_slots(|k| slots.contains(&k)) }
+    }
     /// From now on writes to what the slots keep are announced to the node, which copies what it keeps first; versions are not compared.
     /// Memory that may be written without notice is copied at once.
     pub fn watch(self: &Arc<Self>) -> Result<()> {
+        self.watch_slots(|_| true)
+    }
+    fn watch_slots(self: &Arc<Self>, which: impl Fn(usize) -> bool) -> Result<()> {
         let mut watched = Watched { node: Arc::as_ptr(self) as usize, notes: SmallVec::new() };
         let mut lent: SmallVec<[(Arc<Storage>, u32); 1]> = SmallVec::new();
         let mut note = |key: usize, a: &Array| {
@@ -478,7 +499,7 @@ impl Node {
             watched.notes.push(at);
         };
         let mut s = self.slots();
-        for (key, v) in s.values.iter_mut().enumerate() {
+        for (key, v) in s.values.iter_mut().enumerate().filter(|(k, _)| which(*k)) {
             match v {
                 Value::Kept { held, version, .. } => {
                     *version = UNCHECKED;
@@ -493,18 +514,20 @@ impl Node {
                 _ => {}
             }
         }
-        if !watched.notes.is_empty() {
-            s.watched = Some(Box::new(watched));
+        match &mut s.watched {
+            _ if watched.notes.is_empty() => {}
+            Some(w) => w.notes.append(&mut watched.notes),
+            none => *none = Some(Box::new(watched)),
         }
         drop(s);
         let mut copies = Copies::default();
-        lent.iter().try_for_each(|(storage, key)| self.before_write(storage, *key, &mut copies))
+        lent.iter().try_for_each(|(storage, key)| self.clone().before_write(storage, *key, &mut copies))
     }
     /// What the slot keeps, if writes to it are announced.
     fn watched_array(value: &Value) -> Option<Array> {
         match value {
             Value::Kept { held, version: UNCHECKED, .. } => Some(held.tensor().array()),
-            Value::Output(k) if k.version == UNCHECKED => Some(k.array.clone()),
+            Value::Output(k) | Value::Before(k) if k.version >= COPIED => Some(k.array.clone()),
             _ => None,
         }
     }
@@ -514,8 +537,7 @@ impl Node {
         s.values
             .iter()
             .filter_map(|v| match v {
-                Value::Before(k) => Some(Guarded::Cloned(k.array.clone())),
-                Value::Output(k) if k.version != UNCHECKED => Some(Guarded::Cloned(k.array.clone())),
+                Value::Before(k) | Value::Output(k) if k.version == COPIED => Some(Guarded::Cloned(k.array.clone())),
                 v => Node::watched_array(v).map(Guarded::Original),
             })
             .collect()
@@ -540,17 +562,23 @@ impl Node {
     }
 }
 impl Watcher for Node {
-    fn before_write(&self, storage: &Arc<Storage>, key: u32, copies: &mut Copies) -> Result<()> {
+    fn before_write(self: Arc<Self>, storage: &Arc<Storage>, key: u32, copies: &mut Copies) -> Result<()> {
         let slot = key as usize;
         let array = self.slots().values.get(slot).and_then(Node::watched_array);
         let Some(array) = array.filter(|a| Arc::ptr_eq(a.storage(), storage)) else { return Ok(()) };
         let copy = copies.of(&array, |a| pointwise::cast_kept(a, a.dtype))?;
         let new = match self.info().saves.get(slot) {
-            Some((_, Source::Input(i))) => Value::Before(KeptArray::new(&copy, *i as u32)),
-            Some((_, Source::Output(nr))) => Value::Output(KeptArray::new(&copy, *nr as u32)),
+            Some((_, Source::Input(i))) => Value::Before(KeptArray::copied(&copy, *i as u32)),
+            Some((_, Source::Output(nr))) => Value::Output(KeptArray::copied(&copy, *nr as u32)),
             None => return Ok(()),
         };
         drop(self.replace_slot(slot, new));
+        // others may have the copy, and hand it out
+        if let Some(w) = &mut self.slots().watched {
+            let who: Weak<Node> = Arc::downgrade(&self);
+            copy.storage().watch(Note { who, key, span: copy.byte_span() });
+            w.notes.push((copy.storage().clone(), key));
+        }
         Ok(())
     }
 }
