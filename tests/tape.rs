@@ -10,31 +10,36 @@ use stowgrad::tape::{Edge, Tensor, no_grad};
 fn leaf(v: &[f32]) -> Tensor {
     Tensor::leaf(Array::from_slice(&[v.len()], v).unwrap()).unwrap()
 }
-fn backward(t: &Tensor, keep: bool) -> Result<(), Box<Error>> {
-    let r = Request {
-        roots: vec![(t.clone(), None)],
+/// Backward from `roots` into every leaf: what the tests vary.
+fn request(roots: Vec<(Tensor, Option<Tensor>)>) -> Request {
+    Request {
+        roots,
         edges: vec![],
-        retain_graph: keep,
+        retain_graph: false,
         create_graph: false,
         inputs: None,
         keepers: vec![],
         accumulate: true,
         allow_unused: true,
-    };
-    engine::run(r).map(|_| ())
+    }
 }
-fn grad(y: &Tensor, x: &Tensor, create: bool) -> Tensor {
+fn backward(t: &Tensor, keep: bool) -> Result<(), Box<Error>> {
+    engine::run(Request { retain_graph: keep, ..request(vec![(t.clone(), None)]) }).map(|_| ())
+}
+/// The gradient of `y` with respect to `x` alone.
+fn grad_of(y: &Tensor, x: &Tensor, keep: bool, create: bool) -> Tensor {
     let r = Request {
-        roots: vec![(y.clone(), None)],
-        edges: vec![],
-        retain_graph: create,
+        retain_graph: keep,
         create_graph: create,
         inputs: Some(vec![x.edge()]),
-        keepers: vec![],
         accumulate: false,
         allow_unused: false,
+        ..request(vec![(y.clone(), None)])
     };
     engine::run(r).unwrap().remove(0).unwrap()
+}
+fn grad(y: &Tensor, x: &Tensor, create: bool) -> Tensor {
+    grad_of(y, x, create, create)
 }
 fn values(t: &Tensor) -> Vec<f64> {
     t.array().to_vec()
@@ -95,19 +100,7 @@ fn threads_may_walk_one_graph() {
         y = ops::add(&ops::mul(&y, &b).unwrap(), &a, one()).unwrap();
     }
     let y = sum(&y);
-    let walk = |x: &Tensor| {
-        let r = Request {
-            roots: vec![(y.clone(), None)],
-            edges: vec![],
-            retain_graph: true,
-            create_graph: false,
-            inputs: Some(vec![x.edge()]),
-            keepers: vec![],
-            accumulate: false,
-            allow_unused: false,
-        };
-        values(&engine::run(r).unwrap().remove(0).unwrap())
-    };
+    let walk = |x: &Tensor| values(&grad_of(&y, x, true, false));
     let (of_a, of_b) = (walk(&a), walk(&b));
     assert_eq!((of_a[0], of_b[0]), (41.0, 820.0));
     std::thread::scope(|s| {
@@ -122,17 +115,7 @@ fn a_gradient_that_somebody_holds_is_not_written() {
     // the sum hands one gradient to two products
     let y = ops::add(&ops::mul(&a, &b).unwrap(), &ops::mul(&a, &c).unwrap(), one()).unwrap();
     let given = Tensor::new(Array::from_slice(&[2], &[1.0f32, 10.0]).unwrap());
-    let r = Request {
-        roots: vec![(y, Some(given.clone()))],
-        edges: vec![],
-        retain_graph: false,
-        create_graph: false,
-        inputs: None,
-        keepers: vec![],
-        accumulate: true,
-        allow_unused: true,
-    };
-    engine::run(r).unwrap();
+    engine::run(request(vec![(y, Some(given.clone()))])).unwrap();
     let of = |t: &Tensor| values(t.grad().unwrap().tensor());
     assert_eq!(values(&given), vec![1.0, 10.0]);
     assert_eq!((of(&a), of(&b), of(&c)), (vec![16.0, 200.0], vec![2.0, 30.0], vec![2.0, 30.0]));
@@ -141,16 +124,7 @@ fn a_gradient_that_somebody_holds_is_not_written() {
 fn an_output_that_a_node_has_not_is_an_error() {
     let x = leaf(&[1.0]);
     let (node, _) = ops::mul(&x, &x).unwrap().grad_fn().unwrap();
-    let r = Request {
-        roots: vec![],
-        edges: vec![(Edge::Node(node, 1), x.detach())],
-        retain_graph: false,
-        create_graph: false,
-        inputs: None,
-        keepers: vec![],
-        accumulate: true,
-        allow_unused: true,
-    };
+    let r = Request { edges: vec![(Edge::Node(node, 1), x.detach())], ..request(vec![]) };
     assert!(matches!(*engine::run(r).unwrap_err(), Error::Runtime(_)));
 }
 #[test]

@@ -140,7 +140,7 @@ def test_a_look_at_what_was_saved():
             h.zero_()
         assert y.grad_fn._saved_self.tolist() == [3.0, 6.0]
     with pytest.raises(AssertionError, match="outside of the"):
-        y.grad_fn._saved_self  # noqa: B018
+        _ = y.grad_fn._saved_self
 
 
 def test_threads_that_save_and_write_under_one_guard():

@@ -13,7 +13,7 @@ use crate::array::Array;
 use crate::error::{Result, bail};
 use crate::kernels::pointwise;
 use crate::storage::{Copies, Note, Storage, Watcher, take_note};
-use crate::tape::saved::{Adopt, Counted, Guarded, Keeper, Origin, Wanted};
+use crate::tape::saved::{Adopt, Counted, Guarded, Keeper, Origin, Wanted, copy_for};
 use crate::tape::{Held, Node, Pack, Saving, Stow, Stowed, Tensor};
 use parking_lot::{Mutex, MutexGuard};
 use rustc_hash::FxHashSet;
@@ -277,7 +277,7 @@ impl Watcher for Guard {
             Some(e) if e.lies_in(storage) => e.array(),
             _ => return Ok(()),
         };
-        let copy = copies.of(&array, |a| pointwise::cast_kept(a, a.dtype))?;
+        let copy = copy_for(copies, &array)?;
         let _counted = Counted::new(copy.storage());
         let old = match self.table().entries.get_mut(key as usize) {
             Some(e) if e.lies_in(storage) => {

@@ -5,9 +5,8 @@
 //! Invariant: nothing here runs a kernel or drops a value while the lock is held.
 use crate::array::Array;
 use crate::error::Result;
-use crate::kernels::pointwise;
 use crate::storage::{Copies, Note, Storage, Watcher};
-use crate::tape::saved::{Counted, Parked};
+use crate::tape::saved::{Counted, Parked, copy_for};
 use crate::tape::tensor::Visit;
 use crate::tape::{Pack, Tensor};
 use parking_lot::{Mutex, MutexGuard};
@@ -62,7 +61,7 @@ impl Watcher for Kept {
             State::Here { array, .. } => array.clone(),
             State::Away(_) => return Ok(()),
         };
-        let copy = copies.of(&array, |a| pointwise::cast_kept(a, a.dtype))?;
+        let copy = copy_for(copies, &array)?;
         let (storage, span) = (copy.storage().clone(), copy.byte_span());
         let _counted = Counted::new(&storage);
         let old = std::mem::replace(&mut *self.state(), State::Here { array: copy, _counted });

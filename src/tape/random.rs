@@ -169,7 +169,7 @@ mod tests {
     use super::*;
     #[test]
     fn a_region_that_runs_again_draws_what_it_drew() {
-        let draw = || super::draw(&None, |g| Ok(g.random64())).unwrap();
+        let draw = || super::draw(&None, |g| Ok(g.random64())).expect("a generator always has a next number");
         let notes = Arc::new(Notes::default());
         let first = {
             let _noting = Noting::start(notes.clone());
@@ -196,7 +196,7 @@ mod tests {
         notes.lock().unnamed = Some(Box::new(Generator::new(3)));
         let _drawing = Drawing::again(Some(notes.clone()));
         assert_eq!(RandomSource::current().state(), Generator::new(3));
-        let other = std::thread::spawn(|| LAYERS.with(|l| l.borrow().is_empty())).join().unwrap();
+        let other = std::thread::spawn(|| LAYERS.with(|l| l.borrow().is_empty())).join().expect("it only looks");
         assert!(other);
     }
 }

@@ -382,7 +382,10 @@ pub(super) fn save_inputs(
     Ok(Slots { values, ..Default::default() })
 }
 /// `ins`: the inputs of the node whose slots these are, if it is there already.
-#[allow(clippy::too_many_arguments)]
+#[expect(
+    clippy::too_many_arguments,
+    reason = "what an op is recorded from, and where its values go: a struct of them would be made for each op"
+)]
 #[inline(always)]
 fn fill_inputs(
     info: &'static Info,

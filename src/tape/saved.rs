@@ -239,12 +239,10 @@ pub struct KeptArray {
 }
 impl KeptArray {
     fn new(array: &Array, nr: u32) -> Arc<KeptArray> {
-        Arc::new(KeptArray { array: array.clone(), version: array.version(), nr, _counted: Counted::new(array.storage()) })
+        KeptArray::at(array, array.version(), nr)
     }
-}
-impl KeptArray {
-    fn copied(array: &Array, nr: u32) -> Arc<KeptArray> {
-        Arc::new(KeptArray { array: array.clone(), version: COPIED, nr, _counted: Counted::new(array.storage()) })
+    fn at(array: &Array, version: u64, nr: u32) -> Arc<KeptArray> {
+        Arc::new(KeptArray { array: array.clone(), version, nr, _counted: Counted::new(array.storage()) })
     }
 }
 pub struct Packed {
@@ -523,6 +521,13 @@ impl Node {
         let mut copies = Copies::default();
         lent.iter().try_for_each(|(storage, key)| self.clone().before_write(storage, *key, &mut copies))
     }
+    /// Which of the node's values a slot keeps, by the op's declaration.
+    fn slot_of(&self, slot: usize) -> Option<Of> {
+        self.info().saves.get(slot).map(|(_, source)| match source {
+            Source::Input(i) => Of::Input(*i as u32),
+            Source::Output(nr) => Of::Output(*nr as u32),
+        })
+    }
     /// What the slot keeps, if writes to it are announced.
     fn watched_array(value: &Value) -> Option<Array> {
         match value {
@@ -548,12 +553,11 @@ impl Node {
             let mut s = self.slots();
             let mut gone: SmallVec<[Value; 2]> = SmallVec::new();
             for (slot, v) in s.values.iter_mut().enumerate() {
-                let of = match (&*v, self.info().saves.get(slot)) {
-                    (Value::Kept { .. } | Value::Before(_), Some((_, Source::Input(i)))) => Of::Input(*i as u32),
-                    (Value::Output(k), _) => Of::Output(k.nr),
-                    _ => continue,
-                };
-                gone.push(std::mem::replace(v, Value::Stowed(Stowed::new(by.clone(), 0, None), of)));
+                if let Value::Kept { .. } | Value::Before(_) | Value::Output(_) = v
+                    && let Some(of) = self.slot_of(slot)
+                {
+                    gone.push(std::mem::replace(v, Value::Stowed(Stowed::new(by.clone(), 0, None), of)));
+                }
             }
             (gone, s.watched.take())
         };
@@ -561,15 +565,19 @@ impl Node {
         drop(gone);
     }
 }
+/// The copy of `a` for those who are told of one write.
+pub fn copy_for(copies: &mut Copies, a: &Array) -> Result<Array> {
+    copies.of(a, |a| pointwise::cast_kept(a, a.dtype))
+}
 impl Watcher for Node {
     fn before_write(self: Arc<Self>, storage: &Arc<Storage>, key: u32, copies: &mut Copies) -> Result<()> {
         let slot = key as usize;
         let array = self.slots().values.get(slot).and_then(Node::watched_array);
         let Some(array) = array.filter(|a| Arc::ptr_eq(a.storage(), storage)) else { return Ok(()) };
-        let copy = copies.of(&array, |a| pointwise::cast_kept(a, a.dtype))?;
-        let new = match self.info().saves.get(slot) {
-            Some((_, Source::Input(i))) => Value::Before(KeptArray::copied(&copy, *i as u32)),
-            Some((_, Source::Output(nr))) => Value::Output(KeptArray::copied(&copy, *nr as u32)),
+        let copy = copy_for(copies, &array)?;
+        let new = match self.slot_of(slot) {
+            Some(Of::Input(i)) => Value::Before(KeptArray::at(&copy, COPIED, i)),
+            Some(Of::Output(nr)) => Value::Output(KeptArray::at(&copy, COPIED, nr)),
             None => return Ok(()),
         };
         drop(self.replace_slot(slot, new));

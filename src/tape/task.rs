@@ -32,10 +32,11 @@ pub trait Ends {
 }
 thread_local! {
     static TASKS: RefCell<Vec<Task>> = const { RefCell::new(Vec::new()) };
-    /// The id of the innermost, `NO_TASK` if there is none.
+    /// The id of the innermost, `NO_TASK` if there is none: every unpack of a frame asks for it.
     static CURRENT: Cell<u64> = const { Cell::new(NO_TASK) };
-    /// The id of this thread's group.
-    static GROUPED: Cell<Option<u64>> = const { Cell::new(None) };
+    /// Backward calls of this thread that share what they recompute: under this number, until the group is closed, and who is told then.
+    static GROUP: Cell<Option<u64>> = const { Cell::new(None) };
+    static GROUP_ENDS: RefCell<Vec<Weak<dyn Ends>>> = const { RefCell::new(Vec::new()) };
 }
 const NO_TASK: u64 = u64::MAX;
 pub static NEXT_TASK: AtomicU64 = AtomicU64::new(0);
@@ -60,36 +61,25 @@ pub fn current_task() -> Option<u64> {
 #[inline]
 pub fn sharing() -> Option<u64> {
     let id = current_task()?;
-    Some(GROUPED.get().unwrap_or(id))
+    Some(GROUP.get().unwrap_or(id))
 }
 /// To be run when the innermost call is done.
 pub fn queue_callback(f: Box<dyn FnOnce() -> Result<()>>) -> Result<()> {
     with_task(|t| t.callbacks.push(f)).ok_or_else(|| err!(Runtime, "Final callbacks can only be installed during backward pass."))
 }
-/// Backward calls of this thread that share what they recompute: under one number, until the group is closed.
-struct Group {
-    id: u64,
-    ends: Vec<Weak<dyn Ends>>,
-}
-thread_local! { static GROUP: RefCell<Option<Group>> = const { RefCell::new(None) }; }
 /// Opens a group; false if one is open on this thread.
 pub fn open_group() -> bool {
-    GROUP.with(|g| {
-        let mut g = g.borrow_mut();
-        let free = g.is_none();
-        if free {
-            let id = NEXT_TASK.fetch_add(1, Relaxed);
-            *g = Some(Group { id, ends: Vec::new() });
-            GROUPED.set(Some(id));
-        }
-        free
-    })
+    let free = GROUP.get().is_none();
+    if free {
+        GROUP.set(Some(NEXT_TASK.fetch_add(1, Relaxed)));
+    }
+    free
 }
 /// Closes the group of this thread, and tells who wants to know.
 pub fn close_group() {
-    let Some(group) = GROUP.with(|g| g.borrow_mut().take()) else { return };
-    GROUPED.set(None);
-    tell(&group.ends, group.id);
+    if let Some(id) = GROUP.take() {
+        tell(&GROUP_ENDS.take(), id);
+    }
 }
 fn tell(ends: &[Weak<dyn Ends>], id: u64) {
     for e in ends {
@@ -100,8 +90,9 @@ fn tell(ends: &[Weak<dyn Ends>], id: u64) {
 }
 /// Tells `who` when the innermost call ends, or the group that it is part of. To be asked for once.
 pub fn at_end(who: Weak<dyn Ends>) {
-    let grouped = GROUP.with(|g| g.borrow_mut().as_mut().map(|g| g.ends.push(who.clone())).is_some());
-    if !grouped {
+    if GROUP.get().is_some() {
+        GROUP_ENDS.with(|e| e.borrow_mut().push(who));
+    } else {
         with_task(|t| t.ends.push(who));
     }
 }

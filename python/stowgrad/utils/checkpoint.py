@@ -32,8 +32,6 @@ __all__ = [
     "set_device_states",
 ]
 
-_DEFAULT_DETERMINISM_MODE = "default"
-
 
 class _Setting:
     """A setting of this thread for the length of a `with` block. `put(value)` puts a value in place and returns the one before."""
