@@ -183,7 +183,7 @@ impl Call {
         for (k, t) in &self.keywords {
             keywords.as_ref().expect("there are some").set_item(k, t.build(py, &tensors, &mut made)?)?;
         }
-        drop((tensors, made));
+        drop(made); // the tensors live as long as the run, which knows them by address
         let _random = Drawing::again(self.random.clone());
         let _unguarded = Unguarded(GUARDED.replace(false));
         // selective modes of a region that is open are not meant for this one
